@@ -23,6 +23,7 @@ from packtrain._core.errors import PacktrainError, UsageError
 from packtrain._core.sizes import size
 from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.client import Job as Reader
+from packtrain._storage.streams.policy import Reading
 
 from ..dataset.image_dataset import caches_of, samples_of
 from ..dataset.samples import PackedSamples
@@ -192,7 +193,7 @@ class FollowingChunks(Following):
         name = f"process {os.getpid() if world_size == 1 else os.getppid()}"
         sizes = order.chunks.lanes, order.chunks.window
         consumed = self._progress.consumed
-        reader = cache.register(name, rank, world_size, self._batch_size, *sizes, keys, consumed)
+        reader = cache.register(name, Reading(rank, world_size, self._batch_size, *sizes, keys, consumed))
         return Telling(reader, self._progress.order_keys, self._caches, self._stores, self._meter)
 
     def _noted(self, jobs: Iterator[Job]) -> Iterator[Job]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -152,14 +151,12 @@ def missing_files(entry: Folder, source: Source) -> list[SourceFile]:
 
 def has_manifest(entry: Folder, source: Source) -> bool:
     """True if an entry has its manifest, with the right size: it is none of the files that a source lists."""
-    status = entry.status(MANIFEST)
-    return status is not None and stat.S_ISREG(status.st_mode) and status.st_size == len(source.manifest.dump())
+    return entry.file_status(MANIFEST, len(source.manifest.dump())) is not None
 
 
 def is_local(entry: Folder, file: SourceFile) -> bool:
     """True if an entry has its own copy of a file, with the right size, rather than a link to the source."""
-    status = entry.status(file.name)
-    return status is not None and stat.S_ISREG(status.st_mode) and status.st_size == file.bytes
+    return entry.file_status(file.name, file.bytes) is not None
 
 
 def _link_missing(entry: Folder, source: Source, origin: Origin) -> None:

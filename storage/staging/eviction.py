@@ -12,7 +12,6 @@ It is the same with objects in a store, which is asked about each of them, but s
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -40,7 +39,6 @@ from .inventory import Entry, find_entry, nothing_there, scan
 from .locks import lease_on, try_lock
 from .notes import read_note
 from .options import OnStageProgress, StageOptions
-from .origin import SourceFile
 from .room import Place, Room, room
 from .root import Root
 from .source import Source
@@ -108,7 +106,7 @@ class Backing:
             if note is None or source is None or source.key != entry.key:
                 return lost
             # Nothing is lost with a link, or with a file that is damaged.
-            held = {file: ours for file in source.files if (ours := copy.status(file.name)) and _is_whole(ours, file)}
+            held = {file: ours for file in source.files if (ours := copy.file_status(file.name, file.bytes))}
             changed = []
             for (file, ours), theirs in zip(held.items(), source.origin.statuses(list(held)), strict=True):
                 if theirs.bytes != file.bytes:
@@ -155,11 +153,6 @@ class Backing:
         except RemoteError as error:
             self._silent[url.base] = error
             raise
-
-
-def _is_whole(status: os.stat_result, file: SourceFile) -> bool:
-    """True for a regular file of the right size."""
-    return stat.S_ISREG(status.st_mode) and status.st_size == file.bytes
 
 
 def make_room(

@@ -113,6 +113,11 @@ class Folder:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
+    def file_status(self, name: str, size: int) -> os.stat_result | None:
+        """The status of a regular file of this size; None if there is no such file."""
+        status = self.status(name)
+        return status if status and stat.S_ISREG(status.st_mode) and status.st_size == size else None
+
     def has_own_folder(self, name: str) -> bool:
         """True if `name` is a folder of this user, not a link to one."""
         status = self.status(name)

@@ -55,6 +55,21 @@ def _take_again(path: Path) -> Lease:
     return Lease(root, key)
 
 
+def lease_on_entry(entry: Path) -> Lease:
+    """Take a lease on an entry, whatever it holds.
+
+    Raises:
+        StagingError: It is not in a root of this user, or has been evicted.
+    """
+    root, key = Root.around(entry), entry_key(entry.name)
+    if root is None or key is None:
+        raise StagingError(f"{entry} is not in a folder for staged copies")
+    lease = Lease(root, key)
+    if not root.folder.has_own_folder(entry.name):
+        raise StagingError(f"{entry} has been evicted: open the dataset again")
+    return lease
+
+
 @checks_names()
 def lease_on(path: str | os.PathLike[str]) -> Lease | None:
     """Takes a lease on a staged copy, which keeps it from being evicted.

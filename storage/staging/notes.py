@@ -85,8 +85,9 @@ def read_reservation(folder: Folder) -> int:
 
 
 def write_origin(entry: Folder, url: Url) -> None:
-    """Writes into a cache where its dataset comes from."""
-    _write(entry, ORIGIN, {"url": str(url)})
+    """Write into a cache where its dataset comes from, unless it says so already."""
+    if read_origin(entry) != url:
+        _write(entry, ORIGIN, {"url": str(url)})
 
 
 def read_origin(entry: Folder) -> Url | None:

@@ -23,9 +23,8 @@ from packtrain._core.problems import error_kind
 
 from ..remote.urls import Url
 from ..staging.folder import Folder
-from ..staging.locks import Lease
+from ..staging.locks import lease_on_entry
 from ..staging.notes import STREAMED, read_origin
-from ..staging.root import Root, entry_key
 from .chunks import ChunkTable
 from .connections import BUCKET, Connections
 from .entry import WRONG, Present, chunk_path
@@ -70,12 +69,7 @@ class ChunkCache:
         self.budget: Final = budget
         self.dataset: Final = entry / STREAMED
         self._check: Final = check
-        root, key = Root.around(entry), entry_key(entry.name)
-        if root is None or key is None:
-            raise StagingError(f"{entry} is not in a folder for staged copies")
-        self._lease: Final = Lease(root, key)
-        if not root.folder.has_own_folder(entry.name):
-            raise StagingError(f"{entry} has been evicted: open the dataset again")
+        self._lease: Final = lease_on_entry(entry)
         url = url or read_origin(Folder.open(entry))
         if url is None:
             raise StagingError(f"{entry} does not say what it is a cache of: evict it, and open the dataset again")
@@ -136,33 +130,17 @@ class ChunkCache:
         if missing:
             self._connections.say(Ahead(tuple(missing)))
 
-    def register(
-        self,
-        job_id: str,
-        rank: int,
-        world_size: int,
-        batch_size: int,
-        lanes: int,
-        window: int,
-        keys: tuple[int, ...],
-        consumed: int = 0,
-    ) -> Job:
-        """Says that a rank goes through the dataset in a `ChunkOrder`, so that its chunks come before it needs them.
+    def register(self, job_id: str, reading: Reading) -> Job:
+        """Tell the fetcher that a rank goes through the dataset, so that chunks come before the rank needs them.
 
         Args:
             job_id: A name for the job, for messages.
-            rank: The number of the rank.
-            world_size: Number of ranks.
-            batch_size: Records that each rank takes in a step.
-            lanes: Lanes of the order.
-            window: Window of the order.
-            keys: Keys of this epoch and, if there is one, of the next.
-            consumed: Positions of this epoch that all ranks have used up.
+            reading: Where the rank is, in a `ChunkOrder`.
 
         Raises:
             UsageError: The budget is too small; the message names the one that would do.
         """
-        return Job(self._connections, job_id, Reading(rank, world_size, batch_size, lanes, window, keys, consumed))
+        return Job(self._connections, job_id, reading)
 
     def fill(self) -> Filling:
         """Has all chunks fetched, in the order of their places, as long as the result is open."""

@@ -30,7 +30,7 @@ from packtrain._core.locks import Lock, lock_holders
 
 from ..remote.urls import Url
 from ..staging.folder import Folder
-from ..staging.notes import read_origin, write_origin
+from ..staging.notes import write_origin
 from .entry import LOCK, LOG, MOST_LOG, START, address_in, peer
 from .protocol import Ask, Done, Hello, LineBuffer, Ping, Request, Suspect, request_line
 
@@ -188,7 +188,7 @@ class Connections:
             if (connection := self._connected()) is not None:
                 return connection
             # Copies of a dataset share a cache: the last process that opened one may have had another address.
-            name_origin(self._entry, self._url)
+            write_origin(Folder.open(self._entry), self._url)
             answer = start_fetcher(self._entry, self._objects)
             if "error" in answer:
                 raise error_from_json(answer)
@@ -230,13 +230,6 @@ def last_words(entry: Path) -> str:
         if text:
             return f"The end of {entry / LOG}: {text}"
     return f"{entry / LOG} may say why"
-
-
-def name_origin(entry: Path, url: Url) -> None:
-    """Says in the entry of a cache from which address the next fetcher fetches."""
-    folder = Folder.open(entry)
-    if read_origin(folder) != url:
-        write_origin(folder, url)
 
 
 class Connection:

@@ -25,8 +25,7 @@ from packtrain._core.locks import Lock
 
 from ..remote.objects import Objects
 from ..staging.folder import Folder
-from ..staging.locks import Lease
-from ..staging.root import Root, entry_key
+from ..staging.locks import lease_on_entry
 from .entry import LOCK, SOCKET, address_in
 from .manager import CacheManager, log
 from .server import Server
@@ -44,43 +43,39 @@ def serve(entry: Path, objects: str, ready: Callable[[], object]) -> None:
         BlockingIOError: There is a fetcher.
         PacktrainError: The cache is damaged or gone, or the object store cannot be used.
     """
-    with Lock(entry / LOCK, wait=False) as lock:
-        root, key = Root.around(entry), entry_key(entry.name)
-        if root is None or key is None:
-            raise StagingError(f"{entry} is not in a folder for staged copies")
-        with Lease(root, key):
-            module, _, name = objects.partition(":")
-            store: Objects = getattr(import_module(module), name)()
-            manager = CacheManager(entry, store)
-            # The entry's own folder, whatever has its path by now: only what lies in that is this fetcher's.
-            folder = Folder.open(entry)
-            folder.remove(SOCKET)
+    with Lock(entry / LOCK, wait=False) as lock, lease_on_entry(entry):
+        module, _, name = objects.partition(":")
+        store: Objects = getattr(import_module(module), name)()
+        manager = CacheManager(entry, store)
+        # The entry's own folder, whatever has its path by now: only what lies in that is this fetcher's.
+        folder = Folder.open(entry)
+        folder.remove(SOCKET)
 
-            with socket.socket(socket.AF_UNIX) as listener:
-                listener.bind(address_in(folder))
-                os.chmod(address_in(folder), 0o600)
-                own = folder.status(SOCKET)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(address_in(folder))
+            os.chmod(address_in(folder), 0o600)
+            own = folder.status(SOCKET)
 
-                def check() -> None:
-                    manager.check()
-                    if not is_same(folder.status(LOCK), os.fstat(lock.fileno())):
-                        raise StagingError(f"somebody has removed {entry / LOCK}, so there may be another fetcher")
-                    if not is_same(folder.status(SOCKET), own):
-                        raise StagingError(f"somebody has removed {entry / SOCKET}, so nobody finds this fetcher")
+            def check() -> None:
+                manager.check()
+                if not is_same(folder.status(LOCK), os.fstat(lock.fileno())):
+                    raise StagingError(f"somebody has removed {entry / LOCK}, so there may be another fetcher")
+                if not is_same(folder.status(SOCKET), own):
+                    raise StagingError(f"somebody has removed {entry / SOCKET}, so nobody finds this fetcher")
 
-                listener.listen(128)
-                ready()
+            listener.listen(128)
+            ready()
+            try:
+                Server(manager).run(listener, check)
+            except BaseException as error:
+                # Not by way of the lock's end: threads may be fetching, and the next fetcher must not meet them.
                 try:
-                    Server(manager).run(listener, check)
-                except BaseException as error:
-                    # Not by way of the lock's end: threads may be fetching, and the next fetcher must not meet them.
-                    try:
-                        log(str(error) if isinstance(error, StagingError) else traceback.format_exc())
-                    finally:
-                        os._exit(1)
-                # It is this one's: that has just been checked.
-                folder.remove(SOCKET)
-                manager.close()
+                    log(str(error) if isinstance(error, StagingError) else traceback.format_exc())
+                finally:
+                    os._exit(1)
+            # It is this one's: that has just been checked.
+            folder.remove(SOCKET)
+            manager.close()
 
 
 def is_same(status: os.stat_result | None, other: os.stat_result | None) -> bool:

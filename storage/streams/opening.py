@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import replace
 from typing import Final
 
 from packtrain._core.errors import DatasetError, NoRoom, StagingError, UsageError
@@ -16,7 +15,7 @@ from packtrain._core.sizes import size
 from ..location import Location, shard_place
 from ..remote.objects import Objects
 from ..remote.urls import Url
-from ..staging.copying import is_local, wait_for_build_lock
+from ..staging.copying import wait_for_build_lock
 from ..staging.eviction import discard_copy, make_room, under_ledger
 from ..staging.folder import Folder
 from ..staging.locks import Lease, extend
@@ -39,7 +38,7 @@ from ..staging.stager import Staged, find_complete
 from ..staging.transfer import copy_files
 from .chunks import ChunkTable
 from .client import ChunkCache
-from .connections import BUCKET, name_origin
+from .connections import BUCKET
 from .entry import CHUNKS, Present, is_of_this_boot
 
 _SLACK: Final = 8 << 20
@@ -221,7 +220,7 @@ def _furnish(copy: Folder, source: Source) -> Folder:
 def _is_furnished(entry: Folder, source: Source) -> bool:
     """True if nobody has removed or cut off what every reader needs. Its content is compared when it is read."""
     return entry.has_own_file(f"{STREAMED}/{PLAN}") and all(
-        is_local(entry, replace(file, name=f"{STREAMED}/{file.name}")) for file in source.shared
+        entry.file_status(f"{STREAMED}/{file.name}", file.bytes) for file in source.shared
     )
 
 
@@ -244,4 +243,4 @@ def _mend(entry: Folder, url: Url, manifest: Manifest) -> None:
     table = ChunkTable.mended(entry.path, known, Index.of(dataset, known))
     Present.mend(entry.path, len(table))
     # Copies of a dataset share a cache. This one was there a moment ago, which of another one nobody knows.
-    name_origin(entry.path, url)
+    write_origin(entry, url)

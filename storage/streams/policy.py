@@ -175,19 +175,17 @@ class Policy:
         missing[found] = False
         found += self._missing(missing, self._protected_windows, most - len(found))
         missing[found] = False
+        left = most - len(found)
+        later = self._missing(missing, lambda reader: (reader.last + 1, NEVER), left)
+        if self._in_order_of_place:
+            missing[later] = False
+            later += np.flatnonzero(missing)[:left].tolist()
         room = self.free - int(self._sizes[found].sum())
-        for chunk in self._missing(missing, lambda reader: (reader.last + 1, NEVER), most - len(found)):
+        for chunk in later[:left]:
             room -= int(self._sizes[chunk])
             if room < 0:
-                return found
+                break
             found.append(chunk)
-        if self._in_order_of_place and len(found) < most:
-            missing[found] = False
-            for chunk in np.flatnonzero(missing)[: most - len(found)].tolist():
-                room -= int(self._sizes[chunk])
-                if room < 0:
-                    return found
-                found.append(chunk)
         return found
 
     def victims(self, need: int, chunk: int | None = None) -> list[int] | None:

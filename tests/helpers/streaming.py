@@ -28,6 +28,7 @@ from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.entry import CHUNKS
 from packtrain._storage.streams.opening import open_stream
 from packtrain._storage.streams.order import ChunkOrder
+from packtrain._storage.streams.policy import Reading
 
 URL = Url.parse("s3://bucket/set")
 MiB = 1 << 20
@@ -229,7 +230,7 @@ def consume(
         for gone in [gone for gone in maps if not cache.present[gone]]:
             maps.pop(gone).close()
 
-    job = cache.register(job_id, 0, 1, batch, lanes, window, tuple(every[:2]))
+    job = cache.register(job_id, Reading(0, 1, batch, lanes, window, tuple(every[:2])))
     for epoch, key in enumerate(every[:epochs]):
         for start in range(0, len(order), batch):
             job.progress(tuple(every[epoch : epoch + 2]), start, batch)

@@ -38,6 +38,7 @@ from packtrain._readers.monitoring.stats import Meter
 from packtrain._storage.streams import connections, cutting
 from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.client import Job as Reader
+from packtrain._storage.streams.policy import Reading
 
 BATCH = 12
 
@@ -330,7 +331,7 @@ def another_job(rank: int, world: int) -> None:
             cache = cache_of(dataset)
             name = f"for this job and process {os.getppid()} together"
             with pytest.raises(UsageError, match=name):
-                cache.register("another", 0, 1, BATCH, 1, len(cache.table), (5, 6))
+                cache.register("another", Reading(0, 1, BATCH, 1, len(cache.table), (5, 6)))
         torch.distributed.barrier()
 
 

@@ -39,6 +39,7 @@ from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.connections import start_fetcher
 from packtrain._storage.streams.entry import CHUNKS, LOCK, address_in, chunk_path
 from packtrain._storage.streams.opening import open_stream
+from packtrain._storage.streams.policy import Reading
 from packtrain._storage.streams.protocol import digest_of_access
 from packtrain.errors import CorruptRecord, Denied, NotThere, RemoteError
 
@@ -339,7 +340,7 @@ class TestKills:
         child = os.fork()
         if not child:
             try:
-                _job = cache.register("killed", 0, 1, 4, 4, 1, (1, 2))
+                _job = cache.register("killed", Reading(0, 1, 4, 4, 1, (1, 2)))
                 cache.open(3)
             finally:
                 os._exit(1)

@@ -26,6 +26,7 @@ from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.connections import start_fetcher
 from packtrain._storage.streams.entry import CHUNKS, LOCK, LOG, PRESENT, SOCKET, chunk_path
 from packtrain._storage.streams.manager import CacheManager
+from packtrain._storage.streams.policy import Reading
 from packtrain.errors import StagingError
 
 TABLE = [f"table-{name}.npy" for name in ("bounds", "shard", "bytes", "firsts", "start", "stop", "chunk", "position")]
@@ -384,7 +385,7 @@ class TestEntries:
             child = os.fork()
             if not child:
                 try:
-                    _job = cache.register("killed", 0, 1, 4, 1, 1, (1, 2))
+                    _job = cache.register("killed", Reading(0, 1, 4, 1, 1, (1, 2)))
                     _descriptor = cache.open(0)
                     cache.open(number)
                 finally:
