@@ -152,7 +152,7 @@ def fetched_by_policy(order: ChunkOrder, nodes: int, node: int, capacity: int, e
         keys = mixed(7, epoch), mixed(7, epoch + 1)
         counts.append(0)
         for window in range(order.windows):
-            consumed = order.turns(0, window).start * order.lanes
+            consumed = window * (len(order) // order.lanes) // order.windows * order.lanes
             policy.read("reader", Reading(node, nodes, RANKS * BATCH, order.lanes, order.window, keys, consumed))
             while fetching := _fetch_some(policy):
                 counts[-1] += fetching

@@ -12,7 +12,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -87,11 +87,12 @@ def copy_files(
         StagingError: The source cannot be read, or the target cannot be written.
         RemoteError: The object store does not answer as it should.
     """
-    copy = _Copy(origin, target, files, journal, _team(origin, files, threads), on_progress)
+    counter = ProgressCounter("copy", sum(file.bytes for file in files), on_progress)
+    copy = _Copy(origin, target, files, journal, _team(origin, files, threads), counter)
     copy.run()
     return CopyReport(
-        copied=copy.counter.copied,
-        resumed=copy.counter.resumed,
+        copied=counter.copied,
+        resumed=counter.resumed,
         method="reflink" if copy.cloned else "read/write",
         stamps=copy.stamps(),
     )
@@ -166,78 +167,70 @@ def warm_files(
     return counter.copied
 
 
+@dataclass
 class _Copy:
     """One call of `copy_files`."""
 
-    def __init__(
-        self,
-        origin: Origin,
-        target: Folder,
-        files: Sequence[SourceFile],
-        journal: Journal,
-        team: ThreadTeam,
-        on_progress: OnStageProgress | None,
-    ) -> None:
-        self._origin = origin
-        self._target = target
-        self._files = files
-        self._journal = journal
-        self._team = team
-        self.counter = ProgressCounter("copy", sum(file.bytes for file in files), on_progress)
-        self.cloned: set[SourceFile] = set()
-        self._created: list[str] = []
-        self._checksums = Checksums()
-        self._stamps: defaultdict[SourceFile, set[str]] = defaultdict(set)
-        self._pieces_left = {file: len(split(file)) for file in files}
-        self._lock = threading.Lock()
-        self._durable = file_system(target.path) not in IN_MEMORY
+    origin: Origin
+    target: Folder
+    files: Sequence[SourceFile]
+    journal: Journal
+    team: ThreadTeam
+    counter: ProgressCounter
+    cloned: set[SourceFile] = field(default_factory=set)
+    created: list[str] = field(default_factory=list)
+    checksums: Checksums = field(default_factory=Checksums)
+    seen_stamps: defaultdict[SourceFile, set[str]] = field(default_factory=lambda: defaultdict(set))
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.pieces_left = {file: len(split(file)) for file in self.files}
+        self.durable = file_system(self.target.path) not in IN_MEMORY
 
     def run(self) -> None:
-        folders = [self._target]
-        with _errors(self._target.path, "write to"):
-            names = sorted({file.folder for file in self._files} - {""})
-            folders += [self._target.own_folder(name) for name in names]
+        folders = [self.target]
+        with _errors(self.target.path, "write to"):
+            names = sorted({file.folder for file in self.files} - {""})
+            folders += [self.target.own_folder(name) for name in names]
         try:
-            self._team.run(self._files, self._create, self.counter.report)
+            self.team.run(self.files, self._create, self.counter.report)
             self._check_room()
-            self._team.run(
-                [file for file in self._files if file not in self.cloned], self._allocate, self.counter.report
-            )
+            self.team.run([file for file in self.files if file not in self.cloned], self._allocate, self.counter.report)
         except NoSpace:
             # Give back the space at once: the copy will not be made.
-            for name in self._created:
-                self._target.remove(name)
+            for name in self.created:
+                self.target.remove(name)
             raise
-        self._team.run(
-            (piece for file in self._files for piece in split(file)), self._resume_or_copy, self.counter.report
+        self.team.run(
+            (piece for file in self.files for piece in split(file)), self._resume_or_copy, self.counter.report
         )
-        if self._durable:
-            with _errors(self._target.path, "write to"):
+        if self.durable:
+            with _errors(self.target.path, "write to"):
                 for folder in folders:
                     folder.sync()
         self.counter.report()
 
     def stamps(self) -> dict[str, str]:
         """The stamps of the files that were not changed meanwhile."""
-        known = {file.name: "".join(stamps) for file, stamps in self._stamps.items() if len(stamps) == 1}
+        known = {file.name: "".join(stamps) for file, stamps in self.seen_stamps.items() if len(stamps) == 1}
         return {name: stamp for name, stamp in known.items() if stamp}
 
     def _check_room(self) -> None:
         """Fails at once if there is too little space. Allocating would fail late, or never if it is not supported."""
         need = 0
-        for file in self._files:
-            if file not in self.cloned and (status := self._target.status(file.name)) is not None:
+        for file in self.files:
+            if file not in self.cloned and (status := self.target.status(file.name)) is not None:
                 need += max(0, file.allocated - status.st_blocks * 512)
-        system = os.statvfs(self._target.fileno())
+        system = os.statvfs(self.target.fileno())
         if need > (free := system.f_bavail * system.f_frsize):
-            raise no_space(self._target.path, f"{size(need)} more needed; {size(free)} free")
+            raise no_space(self.target.path, f"{size(need)} more needed; {size(free)} free")
 
     def _create(self, file: SourceFile, _: memoryview) -> None:
         """Creates the file with its full size, and with its content if the file systems can share blocks."""
-        with self._origin.open(file) as source, self._errors(file, "write"):
+        with self.origin.open(file) as source, self._errors(file, "write"):
             # One that an earlier run finished is read-only.
-            if self._target.create(file.name):
-                self._created.append(file.name)
+            if self.target.create(file.name):
+                self.created.append(file.name)
             with self._opened(file, os.O_RDWR) as target:
                 # From here on, nobody writes any more for a process that was killed.
                 fcntl.flock(target, fcntl.LOCK_EX)
@@ -247,69 +240,67 @@ class _Copy:
         """Gives a new file its size; or its content, if the file systems can share blocks."""
         if file.bytes and source.clone_into(target):
             self.cloned.add(file)
-            self._stamps[file].add(source.stamp)
+            self.seen_stamps[file].add(source.stamp)
         os.ftruncate(target, file.bytes)
 
     def _allocate(self, file: SourceFile, _: memoryview) -> None:
         with self._errors(file, "write"), self._opened(file, os.O_WRONLY) as target:
             for offset in range(0, file.bytes, _SLICE):
-                self._team.raise_if_stopped()
+                self.team.raise_if_stopped()
                 allocate(target, offset, min(_SLICE, file.bytes - offset))
 
     def _resume_or_copy(self, piece: Piece, buffer: memoryview) -> None:
-        known = self._journal[piece]
+        known = self.journal[piece]
         if piece.file in self.cloned:
-            self._checksums[piece] = self._checksum_of_copy(piece, buffer)
+            self.checksums[piece] = self._checksum_of_copy(piece, buffer)
             self.counter.add(piece.length)
         elif known is not None and self._checksum_of_copy(piece, buffer) == known.checksum:
-            self._checksums[piece] = known.checksum
-            self._stamps[piece.file].add(known.stamp)
+            self.checksums[piece] = known.checksum
+            self.seen_stamps[piece.file].add(known.stamp)
             self.counter.add(resumed=piece.length)
         else:
             self._copy_piece(piece, buffer)
-        with self._lock:
-            self._pieces_left[piece.file] -= 1
-            last = not self._pieces_left[piece.file]
+        with self.lock:
+            self.pieces_left[piece.file] -= 1
+            last = not self.pieces_left[piece.file]
         if last:
             self._finish(piece.file, buffer)
 
     def _checksum_of_copy(self, piece: Piece, buffer: memoryview) -> int:
         with self._errors(piece.file, "read"), self._opened(piece.file, os.O_RDONLY) as descriptor:
-            return _checksum(piece, buffer, self._team, lambda view, offset: os.preadv(descriptor, [view], offset))
+            return _checksum(piece, buffer, self.team, lambda view, offset: os.preadv(descriptor, [view], offset))
 
     def _copy_piece(self, piece: Piece, buffer: memoryview) -> None:
         checksum = 0
         with (
-            self._origin.open(piece.file, piece.offset, piece.length) as file,
+            self.origin.open(piece.file, piece.offset, piece.length) as file,
             self._errors(piece.file, "write"),
             self._opened(piece.file, os.O_WRONLY) as target,
         ):
             for view, offset in _views(piece, buffer):
-                self._team.raise_if_stopped()
+                self.team.raise_if_stopped()
                 count, checksum = file.copy(target, offset, view, checksum)
                 if count < len(view):
-                    raise self._origin.changed(
-                        piece.file, f"it ends after {offset + count} of {piece.file.bytes} bytes"
-                    )
+                    raise self.origin.changed(piece.file, f"it ends after {offset + count} of {piece.file.bytes} bytes")
                 self.counter.add(count)
-            if self._durable:
+            if self.durable:
                 start_writeback(target, piece.offset, piece.length)
-            self._journal.add(piece, Known(checksum, file.stamp))
-        self._checksums[piece] = checksum
-        self._stamps[piece.file].add(file.stamp)
+            self.journal.add(piece, Known(checksum, file.stamp))
+        self.checksums[piece] = checksum
+        self.seen_stamps[piece.file].add(file.stamp)
 
     def _finish(self, file: SourceFile, buffer: memoryview) -> None:
-        if self._checksums.of_file(file) != file.crc32c:
+        if self.checksums.of_file(file) != file.crc32c:
             self._copy_again(file, buffer)
-        if (found := self._checksums.of_file(file)) != file.crc32c:
-            raise self._origin.changed(file, f"its crc32c is {found:08x}, but was {file.crc32c:08x} when it was packed")
+        if (found := self.checksums.of_file(file)) != file.crc32c:
+            raise self.origin.changed(file, f"its crc32c is {found:08x}, but was {file.crc32c:08x} when it was packed")
         with self._errors(file, "write"), self._opened(file, os.O_RDONLY) as descriptor:
             os.fchmod(descriptor, 0o444)
-            if self._durable:
+            if self.durable:
                 os.fsync(descriptor)
 
     def _copy_again(self, file: SourceFile, buffer: memoryview) -> None:
-        self._origin.forget(file)
+        self.origin.forget(file)
         self.counter.add(taken_back=file.bytes)
         for piece in split(file):
             self._copy_piece(piece, buffer)
@@ -317,14 +308,14 @@ class _Copy:
     @contextmanager
     def _opened(self, file: SourceFile, flags: int) -> Iterator[int]:
         """A descriptor of the copy of a file."""
-        descriptor = self._target.open_file(file.name, flags)
+        descriptor = self.target.open_file(file.name, flags)
         try:
             yield descriptor
         finally:
             os.close(descriptor)
 
     def _errors(self, file: SourceFile, verb: str) -> AbstractContextManager[None]:
-        return _errors(self._target.path / file.name, verb)
+        return _errors(self.target.path / file.name, verb)
 
 
 def _team(origin: Origin, files: Sequence[SourceFile], threads: int | None) -> ThreadTeam:

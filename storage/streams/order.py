@@ -134,23 +134,6 @@ class ChunkOrder:
         """The number of the window in which a lane takes this turn."""
         return int(self._window_of(np.array([turn]))[0])
 
-    def turns(self, lane: int, window: int) -> range:
-        """The turns of a window."""
-        first, end = self._edges(np.array([lane]), np.array([window]))
-        return range(int(first[0]), int(end[0]))
-
-    def chunks(self, key: int, lane: int, window: int) -> Integers:
-        """The chunks that a window of a lane uses, in the order of the lane, int64 [some]."""
-        turns = self.turns(lane, window)
-        if not turns:
-            return np.empty(0, np.int64)
-        ends = self._along(np.array([lane, lane]), np.array([turns.start, turns.stop - 1]))
-        line = self.line(key)
-        first, last = (np.searchsorted(line.starts, np.sort(ends), side="right") - 1).tolist()
-        chunks = line.chunks[first : last + 1].astype(np.int64)
-        chunks = chunks[self.bounds[chunks] < self.bounds[chunks + 1]]
-        return chunks if ends[0] <= ends[1] else chunks[::-1]
-
     def visits(self, key: int) -> Visits:
         """All uses of all chunks in an epoch: in about as many visits as there are chunks, windows and lanes."""
         line = self.line(key)

@@ -38,11 +38,11 @@ def test_a_rank_takes_these_lanes(world: int, batch: int, lanes: int, rank: int)
 
 def uses(order: ChunkOrder, keys: tuple[int, ...], lanes: set[int]) -> list[set[int]]:
     """For each window of these epochs, the chunks that some lanes use in it."""
-    return [
-        {int(chunk) for lane in lanes for chunk in order.chunks(key, lane, window)}
-        for key in keys
-        for window in range(order.windows)
-    ]
+    windows = []
+    for visits in map(order.visits, keys):
+        mine = np.isin(visits.lane, list(lanes))
+        windows += [set(visits.chunk[mine & (visits.window == window)].tolist()) for window in range(order.windows)]
+    return windows
 
 
 def next_use(windows: list[set[int]], now: int, chunk: int) -> float:
