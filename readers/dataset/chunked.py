@@ -84,14 +84,14 @@ class ChunkedShards(Shards):
             self._chunks.ahead(missing.tolist())
 
     @override
-    def mend(self, number: int, offset: int, size: int) -> bool:
+    def replace_damaged(self, number: int, offset: int, size: int) -> bool:
         chunk, _ = self._chunks.table.find(number, offset, size)
         self._files.opened.pop(chunk, None)
         self._chunks.damaged(chunk)
         return True
 
     @override
-    def let_go(self) -> None:
+    def close_removed(self) -> None:
         self._files.drop_gone(len(self._files.opened))
 
     @override
@@ -124,14 +124,14 @@ class _Files(Shards):
         try:
             return self._opened(
                 number,
-                partial(self._chunks.open, number, meanwhile=self._let_go),
+                partial(self._chunks.open, number, meanwhile=self._close_removed),
                 int(self._chunks.table.bytes[number]),
             )
         finally:
             if before:
                 self.waited += time.monotonic_ns() - before
 
-    def _let_go(self) -> None:
+    def _close_removed(self) -> None:
         self.drop_gone(len(self.opened))
 
     def drop_gone(self, looks: int) -> None:

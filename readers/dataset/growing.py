@@ -151,7 +151,7 @@ class GenerationStore(Store):
         self._rows.release()
 
     @override
-    def settle(self) -> None:
+    def close_unused(self) -> None:
         self._files.forget(self.generation.first_shard)
 
     @property

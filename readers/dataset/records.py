@@ -83,22 +83,18 @@ class Faults(ABC):
             line=self.line(row),
         )
 
-    def unreadable(self, row: int, field: str, error: OSError, verb: str) -> DatasetError:
-        """The error for a shard that cannot be opened or read."""
-        kind = error_kind(error)
-        why = f"its shard cannot be {verb} ({reason(error)})"
+    def unread(self, row: int, field: str, error: Exception, verb: str = "read") -> PacktrainError:
+        """Return the error for a record whose shard cannot be opened or read, is another file, or cannot be fetched."""
+        what = f"{self.path}: {_of(field)}{self.describe(row)} cannot be"
+        if isinstance(error, PacktrainError):
+            return type(error)(f"{what} fetched: {error}")
+        if isinstance(error, OSError):
+            kind, why = error_kind(error), f"its shard cannot be {verb} ({reason(error)})"
+        else:
+            kind, why = CorruptFile, f"its shard {error}"
         if kind is CorruptFile:  # a sound copy would not help if, say, too many files are open
             why = f"{why}; {self.remedy_for(error)}"
-        return kind(f"{self.path}: {_of(field)}{self.describe(row)} cannot be read: {why}", file=self.file(row))
-
-    def unreachable(self, row: int, field: str, error: PacktrainError) -> PacktrainError:
-        """The error for a record that cannot be fetched, or not be kept."""
-        return type(error)(f"{self.path}: {_of(field)}{self.describe(row)} cannot be fetched: {error}")
-
-    def wrong_shard(self, row: int, field: str, error: WrongShard) -> CorruptFile:
-        """The error for a shard that is not the one that was packed or indexed."""
-        why = f"its shard {error}; {self.remedy_for(error)}"
-        return CorruptFile(f"{self.path}: {_of(field)}{self.describe(row)} cannot be read: {why}", file=self.file(row))
+        return kind(f"{what} read: {why}", file=self.file(row))
 
     def remedy_for(self, error: Exception) -> str:
         """What to do about a shard that cannot be used."""
@@ -269,15 +265,15 @@ class FieldRecords:
         try:
             data = shard.read(offset, size)
         except (OSError, RemoteError, StagingError, WrongShard) as error:
-            raise self._unread(row, error) from error
+            raise self._faults.unread(row, self.field.name, error) from error
         self.read_bytes += size
         on_stage(READ)
         if self._compare and crc32c(data) != self._crc32c[row]:
-            data = self._mended(row, data)
+            data = self._replaced(row, data)
         on_stage(CHECK)
         return data
 
-    def _mended(self, row: int, data: memoryview) -> memoryview:
+    def _replaced(self, row: int, data: memoryview) -> memoryview:
         """The bytes of `row` once whoever can has replaced the damaged ones.
 
         Raises:
@@ -285,22 +281,13 @@ class FieldRecords:
         """
         number, offset, size = self._shard[row], self._offset[row], self._size[row]
         try:
-            if self._shards.mend(number, offset, size):
+            if self._shards.replace_damaged(number, offset, size):
                 data = (self._opened.get(number) or self._open(number, row)).read(offset, size)
         except (OSError, RemoteError, StagingError, WrongShard) as error:
-            raise self._unread(row, error) from error
+            raise self._faults.unread(row, self.field.name, error) from error
         if (found := crc32c(data)) != self._crc32c[row]:
             raise self.damaged(row, f"crc32c is {found:08x}, {self._crc32c[row]:08x} was written")
         return data
-
-    def _unread(self, row: int, error: Exception) -> PacktrainError:
-        """The error for a record that cannot be read."""
-        if isinstance(error, OSError):
-            return self._faults.unreadable(row, self.field.name, error, "read")
-        if isinstance(error, WrongShard):
-            return self._faults.wrong_shard(row, self.field.name, error)
-        assert isinstance(error, PacktrainError)
-        return self._faults.unreachable(row, self.field.name, error)
 
     def size(self, row: int) -> tuple[int, int]:
         """Width and height of the image or mask of `row` in pixels, as stored; (0, 0) if it is missing.
@@ -457,10 +444,8 @@ class FieldRecords:
     def _open(self, number: int, row: int) -> ShardFile:
         try:
             return self._shards.open(number)
-        except WrongShard as error:
-            raise self._faults.wrong_shard(row, self.field.name, error) from error
-        except OSError as error:
-            raise self._faults.unreadable(row, self.field.name, error, "opened") from error
+        except (OSError, WrongShard) as error:
+            raise self._faults.unread(row, self.field.name, error, "opened") from error
 
 
 def counted(row: int, length: int) -> int:

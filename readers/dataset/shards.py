@@ -141,7 +141,7 @@ class Shards(ABC):
             CorruptFile: There is no such shard or record.
         """
 
-    def mend(self, number: int, offset: int, size: int) -> bool:
+    def replace_damaged(self, number: int, offset: int, size: int) -> bool:
         """Puts sound bytes in the place of damaged ones, if there is somebody to ask for them.
 
         Args:
@@ -162,7 +162,7 @@ class Shards(ABC):
         opened = self.opened
         return [(opened.get(number) or self.open(number)).view for number in numbers]  # type: ignore[attr-defined]
 
-    def let_go(self) -> None:  # noqa: B027  # most files stay
+    def close_removed(self) -> None:  # noqa: B027  # most files stay
         """Closes files that have been removed, so that their space is free."""
 
     def _opened(self, number: int, opener: Callable[[], int], size: int) -> ShardFile:

@@ -156,7 +156,7 @@ class Store(ABC):
     def release(self) -> None:  # noqa: B027  # most stores never change places with another one
         """Lets go of what keeps this state of a dataset, once another one has taken its place."""
 
-    def settle(self) -> None:  # noqa: B027  # most stores have nothing but what they need
+    def close_unused(self) -> None:  # noqa: B027  # most stores have nothing but what they need
         """Closes what is not needed any more: what only earlier states of the dataset needed, what has been removed."""
 
     @abstractmethod
@@ -338,8 +338,8 @@ class RecordStore(Store):
                 self.field(name).expect(rows)
 
     @override
-    def settle(self) -> None:
-        self._shards.let_go()
+    def close_unused(self) -> None:
+        self._shards.close_removed()
 
     @override
     def field(self, name: str) -> FieldRecords:

@@ -298,7 +298,7 @@ class Telling:
     def _look(self) -> None:
         """Counts what was fetched, renews the wish for everything, and lets go of chunks that have gone."""
         for store in self._stores:
-            store.settle()
+            store.close_unused()
         for filling in self._fillings:
             filling.renew()
         for number, cache in enumerate(self._caches):

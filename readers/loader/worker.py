@@ -219,7 +219,7 @@ class _Bench:
         for store in self._maker.samples.stores:
             if store.chunks is not None:
                 # Others wait for the space of what has been removed.
-                store.settle()
+                store.close_unused()
         try:
             return self._follow()
         except Exception:
@@ -264,7 +264,7 @@ class _Bench:
             for store in set(before.samples.stores).difference(self._maker.samples.stores):
                 store.release()
             for store in self._maker.samples.stores:
-                store.settle()
+                store.close_unused()
         if earlier is not None and found[:3] != earlier[:3]:
             self._arena = None
         self._edition, self._announced = edition, found

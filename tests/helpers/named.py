@@ -113,7 +113,7 @@ class Opened:
     def opened(self) -> Opened:
         return self
 
-    def settle(self) -> None:
+    def close_unused(self) -> None:
         """Has nothing to close."""
 
     def release(self) -> None:

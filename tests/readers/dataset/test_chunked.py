@@ -113,7 +113,7 @@ def test_an_idle_process_lets_go_of_what_has_gone(dataset: Path, tmp_path: Path)
     assert len(open_files(tmp_path / "cache" / "chunks")) == len(cache.table)
     for chunk in range(len(cache.table) - 1):
         cache.evict(chunk)
-    store.settle()
+    store.close_unused()
     assert len(open_files(tmp_path / "cache" / "chunks")) == 1
 
 
