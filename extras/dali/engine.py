@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -61,25 +62,23 @@ class DaliEngine(Engine):
     """Reads and plans batches in this process, and has DALI's threads decode them ahead of the consumer.
 
     Args:
-        options: How DALI works.
+        options: Resources of DALI.
         maker: Makes batches of undecoded images.
-        probe: The samples that show what a batch looks like.
+        probe: Samples from which the layout of a batch is found.
 
     Raises:
-        PacktrainError: None of them can be made.
+        PacktrainError: None of the samples can be made.
     """
 
     def __init__(self, options: DaliOptions, maker: BatchMaker, probe: Probe) -> None:
         self._options: Final = options
         self._words = blank()
         self._begun: deque[_Begun] = deque()
-        """What DALI works on, in order."""
-        self._again: deque[Job] = deque()
-        """What it worked on when it failed, in order."""
-        self._ended = False
-        """True if there are no more jobs."""
+        """The batches that DALI works on, in order."""
+        self._jobs: Iterator[Job] = iter(())
+        """The batches after those."""
         self._error: Exception | None = None
-        """Why there are no more batches after those that are begun."""
+        """Error of the batch after those that are begun."""
         self._refused: dict[int, str] = {}
         """Rows that DALI refused, with its reason for each."""
         self._damaged: dict[int, str] = {}
@@ -101,37 +100,36 @@ class DaliEngine(Engine):
     @override
     def run(self, jobs: Iterator[Job]) -> Iterator[Batch]:
         self._abandon()
-        self._again.clear()
-        self._ended, self._error = False, None
-        self._fill(jobs)
+        self._jobs, self._error = jobs, None
+        self._fill()
         while self._begun:
             # In a list, because a variable would keep the batch alive after the consumer has dropped it.
             batch = self._next()
             # Before the consumer goes to work, so that DALI does not wait until it comes back.
-            self._fill(jobs)
+            self._fill()
             if batch:
                 yield batch.pop()
         if self._error is not None:
             raise self._error
 
-    def _fill(self, jobs: Iterator[Job]) -> None:
-        """Begins as many batches as there is room for, or all there are."""
+    def _fill(self) -> None:
+        """Begin as many batches as there is room for, or all there are."""
         begun: list[_Begun] = []
-        while (self._again or not self._ended) and len(self._begun) + len(begun) < self._options.depth:
+        job: Job | None = None
+        while len(self._begun) + len(begun) < self._options.depth:
             self._timer.begin_batch()
             self._timer.discard_usage()
             try:
-                job = self._again.popleft() if self._again else next(jobs)
-                begun.append(self._planned(job))
-            except StopIteration:
-                self._ended = True
+                if (job := next(self._jobs, None)) is not None:
+                    begun.append(self._planned(job))
             except Exception as error:
                 # The batches before it are good.
-                self._error, self._ended = error, True
-                self._again.clear()
+                self._error, self._jobs = error, iter(())
             finally:
                 self._timer.count_usage()
                 self._timer.idle()
+            if job is None:
+                break
         if not begun:
             return
         if self._pipeline is None:
@@ -179,7 +177,7 @@ class DaliEngine(Engine):
         return _Begun(Batch(job, made, batch.value), rows, inputs, [image.plan for image in images], pixels)
 
     def _read(self, job: Job) -> tuple[Batch, list[int], Sequence[Undecoded]]:
-        """Reads and plans a batch: all of it but the images, the rows of its samples, and the images."""
+        """Read and plan a batch; return all of it but the images, the rows of its samples, and the images."""
         assert self._maker is not None
         arrays = self.layout.new()
         count = len(job.rows)
@@ -191,7 +189,7 @@ class DaliEngine(Engine):
         return Batch(job, made._replace(undecoded=()), arrays), rows, made.undecoded
 
     def _next(self) -> list[Batch]:
-        """Waits for the batch that was begun first; empty if DALI failed, and the batches are to be begun again."""
+        """Wait for the batch that was begun first; empty if DALI failed, and the batches are to be begun again."""
         assert self._pipeline is not None
         self._timer.begin_batch()
         try:
@@ -225,7 +223,7 @@ class DaliEngine(Engine):
         return begun.batch._replace(value={**begun.batch.value, IMAGE: out})
 
     def _on_device(self, begun: _Begun, images: Any) -> Batch:
-        """A batch on the GPU. DALI has waited for its own stream, so that any stream may read it."""
+        """Return a batch on the GPU. DALI has waited for its own stream, so that any stream may read the images."""
         tensor = from_dlpack(images.as_tensor())
         for number, pixels in begun.pixels.items():
             finished = np.empty(tensor.shape[1:], np.uint8)
@@ -241,31 +239,31 @@ class DaliEngine(Engine):
         return begun.batch._replace(value={**begun.batch.value, IMAGE: tensor}, after=after)
 
     def _refuse(self, error: Exception) -> None:
-        """After a failure: has packtrain decode what DALI refused, and begins all that was begun again.
+        """After a failure, leave the images that DALI refused to packtrain, and begin all batches again.
 
         Raises:
             LoaderError: The failure is not about an image.
         """
-        first, again = self._begun[0], [begun.batch.job for begun in self._begun]
+        first = self._begun[0]
+        self._jobs = chain([begun.batch.job for begun in self._begun], self._jobs)
         self._abandon()
         # What DALI says need not tell which image it was, and never tells of a second one.
         found = self._tried(first.inputs)
         if not found:
             raise _failed(error) from error
-        self._refused |= {first.rows[place]: reason for place, reason in found.items()}
-        self._again.extendleft(reversed(again))
+        self._refused |= {first.rows[number]: reason for number, reason in found.items()}
 
     def _tried(self, inputs: Inputs) -> dict[int, str]:
-        """Has DALI decode each image of a batch by itself: the places of those that it refuses, and why."""
+        """Have DALI decode each image of a batch by itself. Return the reasons for its refusals, by number."""
         found: dict[int, str] = {}
         pipeline: DaliPipeline | None = None
-        for place in range(len(inputs[0])):
+        for number in range(len(inputs[0])):
             pipeline = pipeline or self._built(1, replace(self._options, threads=1, depth=1))
             try:
-                pipeline.begin([tuple(each[place : place + 1] for each in inputs)])
+                pipeline.begin([tuple(each[number : number + 1] for each in inputs)])
                 pipeline.next()
             except Exception as error:
-                found[place], pipeline = _reason(error), None
+                found[number], pipeline = _reason(error), None
         return found
 
     def _built(self, batch_size: int, options: DaliOptions) -> DaliPipeline:
@@ -273,7 +271,7 @@ class DaliEngine(Engine):
         return DaliPipeline((width, height), batch_size, options)
 
     def _abandon(self) -> None:
-        """Drops what DALI works on, and waits until it no longer reads it."""
+        """Drop the batches that DALI works on, and wait until it no longer reads them."""
         if self._begun:
             # After an error it cannot be used any more, and a new one takes less time than waiting for the old one.
             self._pipeline = None
@@ -286,14 +284,10 @@ class DaliEngine(Engine):
         before, stores = self.layout, self._maker.samples.stores
         self._adopt(maker, probe)
         if maker.samples.stores != stores:
-            # Its rows may be others.
+            # The rows may be other samples.
             self._refused.clear()
             self._damaged.clear()
-        images = IMAGE in before.fields and IMAGE in self.layout.fields
-        if not images or (before.batch_size, before.fields[IMAGE].shape) != (
-            self.layout.batch_size,
-            self.layout.fields[IMAGE].shape,
-        ):
+        if (before.batch_size, before.fields.get(IMAGE)) != (self.layout.batch_size, self.layout.fields.get(IMAGE)):
             self._pipeline = None
         return True
 
@@ -306,6 +300,7 @@ class DaliEngine(Engine):
         self._pipeline = None
         self._threads.shutdown()
         self._begun.clear()
+        self._jobs = iter(())
         for event, _ in self._lent:
             event.synchronize()
         self._lent.clear()
@@ -318,7 +313,7 @@ def _failed(error: Exception) -> LoaderError:
 
 
 def _reason(error: Exception) -> str:
-    """What DALI says, without where in a graph that is not the user's."""
+    """The message of an error of DALI's, without places in a graph that is not the user's."""
     text = str(error).rpartition("encountered:")[2]
     lines = [line.strip() for line in text.splitlines()]
     return " ".join(line for line in lines if line and "no longer valid" not in line).rstrip(" :")
