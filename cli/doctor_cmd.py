@@ -12,7 +12,7 @@ from .output import print_json, say
 
 if TYPE_CHECKING:
     from packtrain._extras.doctor import DoctorReport
-    from packtrain._extras.gpu import TrialFacts
+    from packtrain._extras.foreign_decoders import ForeignDecoder
     from packtrain._extras.machine import DecoderFacts, MachineFacts
 
 
@@ -63,7 +63,7 @@ def _environment(facts: MachineFacts) -> list[tuple[str, str]]:
     ]
 
 
-def _trial(found: TrialFacts) -> str:
+def _trial(found: ForeignDecoder) -> str:
     name = found.name or "nothing decodes on it"
     if found.problem:
         return f"{name}: {found.problem}"

@@ -18,7 +18,7 @@ from packtrain._core.errors import MissingDependency
 from packtrain._core.installing import missing_packages
 
 from .decoder_speed import DecoderSpeed, measure_decoder
-from .gpu import TrialFacts, find_dali, find_gpu
+from .foreign_decoders import ForeignDecoder, find_dali, find_gpu
 
 _PACKAGES: Final = ("packtrain", "numpy", "torch")
 
@@ -74,8 +74,8 @@ class MachineFacts:
     shm_free: int | None
     decoders: tuple[DecoderFacts, ...]
     resizes: bool = False
-    gpu: TrialFacts | None = None
-    dali: TrialFacts | None = None
+    gpu: ForeignDecoder | None = None
+    dali: ForeignDecoder | None = None
 
 
 def find_facts(seconds: float) -> MachineFacts:

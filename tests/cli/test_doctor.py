@@ -21,7 +21,7 @@ from packtrain._codec.pillow import pillow_version
 from packtrain._extras import doctor, machine
 from packtrain._extras.decoder_speed import DecoderSpeed
 from packtrain._extras.doctor import Advice, advise
-from packtrain._extras.gpu import TrialFacts
+from packtrain._extras.foreign_decoders import ForeignDecoder
 from packtrain._extras.machine import DecoderFacts, MachineFacts
 
 from .conftest import Run
@@ -241,7 +241,7 @@ class TestCommand:
         on(WELL)
         out = run("doctor").out
         assert "\ngpu        none that torch can use\n" in out and "\ndali       not installed\n" in out
-        on(replace(WELL, gpu=TrialFacts(None, None, "pip install it"), dali=TrialFacts("DALI 2.4.0", 2, None)))
+        on(replace(WELL, gpu=ForeignDecoder(None, None, "pip install it"), dali=ForeignDecoder("DALI 2.4.0", 2, None)))
         out = run("doctor").out
         assert "\ngpu        nothing decodes on it: pip install it\n" in out
         assert "\ndali       DALI 2.4.0: decoded a photograph, at most 2 of 255 from Pillow's pixels\n" in out

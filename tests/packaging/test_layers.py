@@ -84,7 +84,7 @@ TORCH_ALLOWED = {
     "readers/loader/resampling.py",
     "readers/loader/worker.py",
     "readers/transforms/executors.py",
-    "extras/gpu.py",
+    "extras/foreign_decoders.py",
     "readers/transforms/pipeline.py",
     "readers/transforms/base.py",
     "readers/transforms/policies.py",
