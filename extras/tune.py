@@ -12,16 +12,13 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-from typing_extensions import override
 
 from packtrain._core.arguments import checks_names, instance, number, path_of, whole
 from packtrain._core.cores import available_cores
 from packtrain._core.errors import UsageError
-from packtrain._core.keys import mixed
 from packtrain._core.manifest import Manifest
 from packtrain._readers.dataset.image_dataset import open_dataset
-from packtrain._readers.loader import Loader, Order, Shuffled
+from packtrain._readers.loader import Loader, Weighted
 from packtrain._readers.loader.arguments import workers_of
 
 from .named_transforms import named_transform
@@ -279,26 +276,6 @@ def search(
             measure(setting)
 
 
-class EndlessShuffle(Order):
-    """Shuffles all rows, then shuffles them again, without the pause that ends an epoch."""
-
-    def __init__(self, rows: int) -> None:
-        self._order: Final = Shuffled(rows)
-
-    def __len__(self) -> int:
-        return _ENDLESS
-
-    @override
-    def rows(self, key: int, start: int, stop: int) -> npt.NDArray[np.int64]:
-        rows = len(self._order)
-        return np.concatenate(
-            [
-                self._order.rows(mixed(key, epoch), max(0, start - epoch * rows), min(rows, stop - epoch * rows))
-                for epoch in range(start // rows, -(-stop // rows))
-            ]
-        )
-
-
 class Bench:
     """Measures loader settings for a dataset on this host.
 
@@ -315,6 +292,8 @@ class Bench:
         self._dataset: Final = open_dataset(path, transform)
         if not len(self._dataset):
             raise UsageError(f"{os.fspath(path)} has no records: there is nothing to measure")
+        # Rows at random, with replacement: without the pause that ends an epoch.
+        self._order: Final = Weighted(np.ones(len(self._dataset)), _ENDLESS)
         self._trials = 0
 
     def trial(self, setting: Setting, seconds: float) -> Trial:
@@ -325,7 +304,7 @@ class Bench:
         with Loader(
             self._dataset,
             self._options.batch_size,
-            sampler=EndlessShuffle(len(self._dataset)),
+            sampler=self._order,
             seed=self._trials,
             num_workers=setting.workers,
             prefetch_factor=setting.prefetch,

@@ -9,7 +9,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from helpers.datasets import NO_IMAGE, make_dataset
@@ -22,7 +21,6 @@ from packtrain._extras import tune as module
 from packtrain._extras.tune import (
     MIN_BATCHES,
     Bench,
-    EndlessShuffle,
     Pace,
     Setting,
     Trial,
@@ -350,21 +348,6 @@ class TestPace:
     def test_a_few_batches_are_counted_however_long_they_take(self) -> None:
         self.run((10.0 * n for n in range(10**6)), workers=1, seconds=1)
         assert self.taken == 1 + MIN_BATCHES
-
-
-class TestEndlessShuffle:
-    @given(rows=st.integers(1, 40), start=st.integers(0, 300), count=st.integers(1, 100), key=st.integers(0, 2**64 - 1))
-    def test_any_stretch_is_part_of_one_endless_sequence(self, rows: int, start: int, count: int, key: int) -> None:
-        order = EndlessShuffle(rows)
-        whole = order.rows(key, 0, 400)
-        assert whole.dtype == np.int64
-        assert np.array_equal(order.rows(key, start, start + count), whole[start : start + count])
-        for epoch in range(400 // rows):
-            assert sorted(whole[epoch * rows : (epoch + 1) * rows]) == list(range(rows))
-
-    def test_epochs_differ(self) -> None:
-        first, second = EndlessShuffle(100).rows(7, 0, 200).reshape(2, 100)
-        assert not np.array_equal(first, second)
 
 
 @pytest.fixture(scope="module")
