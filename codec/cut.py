@@ -162,7 +162,7 @@ def python_cut(record: bytes | memoryview, box: Box) -> Cut | None:
 
 
 def _is_table(record: bytes | memoryview, start: int) -> bool:
-    """Whether a segment that begins at `start` is a table of restart intervals, valid or not."""
+    """Return True if a segment that begins at `start` is a table of restart intervals, valid or not."""
     head = bytes(record[start : start + 4 + len(_NAME)])
     return head[:2] == bytes((0xFF, _APP9)) and head[4:] == _NAME
 
@@ -233,7 +233,7 @@ def _segments(data: bytes) -> Iterator[_Segment]:
 
 
 def _has_usual_segments(header: Sequence[_Segment], interval: int) -> bool:
-    """Whether these are the segments that docs/format.md lists, which decoders read in the same way in a cut."""
+    """Return True for the segments that docs/format.md lists, which decoders read in the same way in a cut."""
     first, *others = (each.marker for each in header)
     restarts = [each.body for each in header if each.marker == _RESTART_INTERVAL]
     return (
@@ -260,7 +260,7 @@ def _mcu(frame: bytes) -> tuple[int, int, int, int] | None:
 
 
 def _is_whole_scan(scan: bytes, frame: bytes) -> bool:
-    """Whether a scan header names all components of a frame header, and is that of a sequential image."""
+    """Return True if a scan header names all components of a frame, and is that of a sequential image."""
     count = frame[5] if len(frame) > 5 else 0
     return (
         len(scan) == 4 + 2 * count

@@ -19,7 +19,7 @@ COLOURED: Final = Channels(3)
 
 
 class ImagePlan(NamedTuple):
-    """What to do with one image.
+    """The plan for one image.
 
     Attributes:
         box: Rectangle of the source image that is taken, in pixels; inside the image.

@@ -24,7 +24,7 @@ _MOST_PIXELS: Final = 1 << 30
 
 
 class FrameHeader(NamedTuple):
-    """What a frame header says.
+    """Content of a frame header.
 
     Attributes:
         marker: Its marker's second byte, which names the process: 0xC0 is baseline.

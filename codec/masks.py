@@ -45,7 +45,7 @@ _MOST_PLAIN: Final = 1 << 26
 
 
 class PngHeader(NamedTuple):
-    """What the header of a PNG file says.
+    """Content of the header of a PNG file.
 
     Attributes:
         width: In pixels.
@@ -231,7 +231,7 @@ def _nearest(source: int, target: int) -> npt.NDArray[np.int64]:
 
 
 def _fill(operation: Operation, dtype: np.dtype[Any]) -> int:
-    """What an operation puts where nothing of the source lies."""
+    """Return the value that an operation puts outside the source."""
     fill = operation.fill if isinstance(operation, Pad) else 0
     if isinstance(fill, tuple) and len(fill) == 1:
         (fill,) = fill

@@ -181,7 +181,7 @@ def _plugins() -> tuple[str, ...]:
 
 
 def _unidentified(start: bytes) -> str:
-    """What to say of a file that begins with `start` and is not an image of one of the `FORMATS`."""
+    """Describe a file that begins with `start` and is not an image of one of the `FORMATS`."""
     name = next((name for at, magic, name in _FOREIGN if start[at:].startswith(magic)), None)
     claimed = {} if name else _claimed(start)
     if known := next((name for name, opened in claimed.items() if opened), None):
@@ -211,7 +211,7 @@ def _claimed(start: bytes) -> dict[str, bool]:
 
 
 def pillow_version() -> str:
-    """Which of the two is installed, and its libjpeg, for example ``"Pillow 12.1.1, libjpeg-turbo 3.1.0"``."""
+    """Return the installed Pillow and its libjpeg, for example ``"Pillow 12.1.1, libjpeg-turbo 3.1.0"``."""
     require_pillow()
     import PIL
     from PIL import features

@@ -231,7 +231,7 @@ _STRICT: Final = json.JSONDecoder(
 
 
 def _depth(text: str) -> int:
-    """How deep the objects and lists of a JSON text are nested."""
+    """Return how deep the objects and lists of a JSON text are nested."""
     depth = deepest = 0
     for bracket in _NESTING.findall(text):
         if bracket in "[{":

@@ -28,7 +28,7 @@ MOST_BYTES: Final = 256 << 20
 
 
 class Named(Protocol):
-    """Where a document was read, for messages: a path, or the address of an object."""
+    """Path of a document, or address of an object, for messages."""
 
     @property
     def name(self) -> str:

@@ -116,7 +116,7 @@ class LoaderError(PacktrainError):
 
 
 class DatasetError(PacktrainError):
-    """What lies on disk is not a sound dataset.
+    """The dataset on disk is not sound.
 
     Attributes:
         file: Name of the damaged file, relative to the dataset; None if unknown.

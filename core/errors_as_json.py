@@ -12,7 +12,7 @@ _FACTS: Final = ("file", "row", "line")
 
 
 def error_to_json(error: BaseException) -> dict[str, object]:
-    """What a message says of an error. What is none of packtrain's becomes a RemoteError."""
+    """Return an error as JSON values. An error that is not packtrain's becomes a RemoteError."""
     known = isinstance(error, PacktrainError)
     kind, message = (type(error), str(error)) if known else (RemoteError, f"{type(error).__name__}: {error}")
     facts = {name: getattr(error, name) for name in _FACTS if getattr(error, name, None) is not None} if known else {}

@@ -402,7 +402,7 @@ class Index(Columns):
 
 
 def text_column(texts: Iterable[bytes], rows: int) -> tuple[Array, Array]:
-    """What `IndexWriter.add_text` takes: offsets, int64 [rows + 1], and the bytes of all texts in a row, uint8."""
+    """Return arguments for `IndexWriter.add_text`: offsets, int64 [rows + 1], and the bytes of all texts, uint8."""
     data, offsets = bytearray(), np.zeros(rows + 1, "<i8")
     for row, text in enumerate(texts):
         data += text
@@ -423,7 +423,7 @@ def _chain(
 
 
 def _prefix(name: str) -> str:
-    """What the names of all columns of a column's field begin with; empty for the columns of all rows."""
+    """Return the prefix of the columns of a column's field; empty for the columns of all rows."""
     parts = name.split(".", 2)
     return f"{FIELD}{parts[1]}." if len(parts) == 3 and name.startswith(FIELD) else ""
 

@@ -81,7 +81,7 @@ def _own_source() -> str:
 
 
 def _origin() -> dict[str, Any]:
-    """Where packtrain was installed from, as PEP 610 says; empty if that was an index of packages."""
+    """Return the origin of the installation, as PEP 610 says; empty for an index of packages."""
     # It takes 30 ms to import, and every worker process imports this module.
     from importlib import metadata
 

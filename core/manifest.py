@@ -64,7 +64,7 @@ class FileInfo:
 
 @dataclass(frozen=True)
 class Link:
-    """Where a shard lies that somebody else wrote, and what it was like when it was indexed.
+    """Link to a shard that somebody else wrote, with its state when it was indexed.
 
     Attributes:
         path: Its path, relative to the manifest's `base`, with ``/`` between the parts.
@@ -166,14 +166,14 @@ class Manifest:
 
     @cached_property
     def schema(self) -> Schema:
-        """What a sample holds."""
+        """The fields and labels of a sample."""
         names = Field.__dataclass_fields__
         fields = (Field(**{name: getattr(field, name) for name in names}) for field in self.fields)
         return Schema(tuple(fields), self.labels, self.classes)
 
     @property
     def store(self) -> StoreOptions:
-        """How the pixels of the image are stored.
+        """Store options of the image.
 
         Raises:
             UsageError: The samples have no image.
@@ -279,7 +279,7 @@ class Manifest:
             raise ValueError("the counts of records, rejects and lines do not add up")
 
     def shard_path(self, folder: Path, number: int) -> Path:
-        """Where shard `number` of the dataset in `folder` lies: there, or elsewhere if it is linked and not there."""
+        """Return the path of shard `number` of the dataset in `folder`: there, or elsewhere if it is linked."""
         shard = self.shards[number]
         path = folder / shard.name
         if shard.link is None or self.base is None or os.path.lexists(path):

@@ -21,7 +21,7 @@ _LABEL_KINDS: Final = ("int", "float", "none")
 
 @dataclass(frozen=True)
 class ResizeRule:
-    """How an image's size is changed before it is stored.
+    """Rule for the new size of an image before it is stored.
 
     Attributes:
         rule: ``"short"``: the short side becomes `width`, as with torchvision's ``Resize(width)``. ``"long"``: the long
@@ -79,7 +79,7 @@ class ResizeRule:
 @checks_names()
 @dataclass(frozen=True)
 class StoreOptions:
-    """How pixels are stored.
+    """Options of the storage of pixels.
 
     Attributes:
         store: ``"crop-ready"``: JPEGs are transcoded without loss, so that readers decode only what they need; other

@@ -1,4 +1,4 @@
-"""What an `OSError` means: the error of packtrain's own that it becomes, and what to do about it.
+"""Translation of an `OSError` to packtrain's own error, with advice.
 
 `reading` is for files of a dataset that is being opened. Packing and staging use `files.file_errors`, which takes its
 advice from here.
@@ -36,14 +36,14 @@ _NOT_AS_WRITTEN: Final = frozenset(
 
 
 def reason(error: OSError) -> str:
-    """What went wrong and, where that is known, what to do about it."""
+    """Return what went wrong and, where that is known, what to do about it."""
     what = error.strerror or str(error) or type(error).__name__
     remedy = _REMEDIES.get(error.errno or 0)
     return what if remedy is None else f"{what}: {remedy}"
 
 
 def way_out(error: OSError) -> str:
-    """What a person can do about a command that failed, in a sentence without its full stop."""
+    """Return advice about a command that failed, a sentence without its full stop."""
     remedy = _REMEDIES.get(error.errno or 0, "remove this cause")
     return f"{remedy[0].upper()}{remedy[1:]}, then run the same command again"
 

@@ -1,4 +1,4 @@
-"""What a sample consists of: a label, and named fields, each of a kind that says how it is stored and collated.
+"""Schema of a sample: a label, and named fields, each of a kind that says how it is stored and collated.
 
 The schema is the one list that all rooms iterate over: lists are read by it, shards and notes are written by it, and
 the index, `verify`, readers and loaders follow it. The image is a field like any other; only the names of its columns
@@ -95,7 +95,7 @@ class Field:
 
     @property
     def prefix(self) -> str:
-        """What the names of its columns in the index begin with."""
+        """Prefix of its columns in the index."""
         return "" if self.name == IMAGE else f"field.{self.name}."
 
     @property

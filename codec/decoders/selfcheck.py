@@ -30,7 +30,7 @@ _BOX: Final = Box(5, 3, 21, 14)
 
 
 def deviation(back_end: BackEnd) -> str | None:
-    """How the pixels of `back_end` differ from Pillow's; None if they do not.
+    """Return how the pixels of `back_end` differ from Pillow's; None if they do not.
 
     A back end may refuse to decode at a scale other than 1, because Pillow then does it.
     """

@@ -1,1 +1,1 @@
-"""What changes the values of pixels: colours, tones, filters and warps, on arrays or, if need be, through Pillow."""
+"""Operations on the values of pixels: colours, tones, filters and warps, on arrays or through Pillow."""

@@ -1,4 +1,4 @@
-"""What makes pixels of their neighbours: sharpness, and two Gaussian blurs."""
+"""Filters over neighbouring pixels: sharpness, and two Gaussian blurs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What maps each value of a channel to another one: the operations of `PIL.ImageOps`, and timm's SolarizeAdd."""
+"""Maps of each value of a channel to another one: the operations of `PIL.ImageOps`, and timm's SolarizeAdd."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Map(PixelOperation):
 
     @abstractmethod
     def table(self) -> npt.NDArray[Any]:
-        """What becomes of the values from 0 to 255, each from 0 to 255."""
+        """Return the new values of 0 to 255, each from 0 to 255."""
 
     @override
     def change(self, native: Extension, pixels: Pixels, style: int) -> None:

@@ -1,4 +1,4 @@
-"""What moves pixels along lines: affine maps, rotations and perspective, as `PIL.Image` does it."""
+"""Affine maps, rotations and perspective, as `PIL.Image` does them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _UNMOVED: Final = (1, 0, 0, 0, 1, 0)
 
 
 class Way(NamedTuple):
-    """What `Image.transform` is told: where the pixels of the result come from."""
+    """Arguments of `Image.transform`: where the pixels of the result come from."""
 
     width: int
     height: int
@@ -46,7 +46,7 @@ class Warp(PixelOperation):
 
     @abstractmethod
     def way(self, width: int, height: int) -> Way:
-        """Where the pixels come from in an image of `width` x `height` pixels."""
+        """Return where the pixels come from in an image of `width` x `height` pixels."""
 
     @override
     def change(self, native: Extension, pixels: Pixels, style: int) -> Pixels | None:

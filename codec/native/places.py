@@ -1,4 +1,4 @@
-"""What `Extension.copy_records` copies, and where to: the layout that Python and C share."""
+"""Layout of the table for `Extension.copy_records`, which Python and C share."""
 
 from __future__ import annotations
 

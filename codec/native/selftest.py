@@ -27,7 +27,7 @@ _BOX: Final = (9, 5, 20, 13)
 
 
 def fault(extension: Extension) -> str | None:
-    """What the extension does wrong; None if it passes. Takes about 0.2 ms."""
+    """Return what the extension does wrong; None if it passes. Takes about 0.2 ms."""
     try:
         return _fault(extension)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Which datasets can stand one after the other as one: those whose classes and fields mean the same."""
+"""Concatenation of datasets whose classes and fields mean the same."""
 
 from __future__ import annotations
 
@@ -100,6 +100,6 @@ def _check_same_fields(parts: Sequence[Samples]) -> None:
 
 
 def _meaning(schema: Schema, name: str) -> dict[str, Any]:
-    """What decides what the values of a field are; other things may differ, such as how images are stored."""
+    """Return the properties of a field that all datasets must share; how images are stored may differ."""
     field = next((field for field in schema.fields if field.name == name), None)
     return {} if field is None else {key: getattr(field, key) for key in ("kind", "dtype", "shape", "classes")}

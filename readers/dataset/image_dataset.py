@@ -60,7 +60,7 @@ class ImageDataset(Dataset[Any]):
 
     @property
     def schema(self) -> Schema:
-        """What is stored for each sample: the fields, each with its kind, and type and names of the labels.
+        """The stored fields of a sample, each with its kind, and type and names of the labels.
 
         ``schema["mask"].classes`` are the names of a mask's values. In a concatenation, it is that of the first part.
         """
@@ -245,7 +245,7 @@ class PackedDataset(ImageDataset):
 
 
 def _stored(schema: Schema) -> str:
-    """What is stored: the store mode of images, and the fields if there are others."""
+    """Return the store mode of images, and the fields if there are others."""
     shown = [
         f"{field.name}: {field.store.store if field.store is not None else field.kind}{'?' * field.optional}"
         for field in schema.fields

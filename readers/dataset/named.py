@@ -229,7 +229,7 @@ class NamedSamples:
             raise self._fields[mask].damaged(self._store.checked_row(row), how)
 
     def _transformed(self, row: int, values: dict[str, Any]) -> dict[str, Any]:
-        """What the callables that are not packtrain's make of the fields with pixels."""
+        """Run the callables that are not packtrain's on the fields with pixels."""
         for transform, several in self._foreign:
             if isinstance(transform, OnArray) and IMAGE in values:
                 values |= self._on_arrays(transform, values)
@@ -252,7 +252,7 @@ class NamedSamples:
                 )
 
     def _on_arrays(self, transform: OnArray, values: Mapping[str, Any]) -> dict[str, Any]:
-        """What a transform of albumentations makes of an image and its masks."""
+        """Run a transform of albumentations on an image and its masks."""
         names = [name for name in self._masks if name in values]
         if not names:
             return {IMAGE: transform(values[IMAGE])}

@@ -68,7 +68,7 @@ class Faults(ABC):
     @property
     @abstractmethod
     def remedy(self) -> str:
-        """What to do about damage."""
+        """Advice about damage."""
 
     def damaged(self, row: int, field: str, how: str) -> CorruptRecord:
         """The error that says how the record of `row` is damaged."""
@@ -97,7 +97,7 @@ class Faults(ABC):
         return kind(f"{what} read: {why}", file=self.file(row))
 
     def remedy_for(self, error: Exception) -> str:
-        """What to do about a shard that cannot be used."""
+        """Return advice about a shard that cannot be used."""
         return self.remedy
 
 
@@ -180,7 +180,7 @@ class FieldColumns(Protocol):
 
 
 class RowIndex(FieldColumns, Protocol):
-    """What records need of an index; `packtrain._core.index.Index` says what each member does."""
+    """The part of an index that records need; see `packtrain._core.index.Index`."""
 
     def field(self, name: str) -> FieldColumns:
         """The columns of a field."""
@@ -465,5 +465,5 @@ def native(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _of(field: str) -> str:
-    """What names a field in front of a row; the image is what a record without a name is."""
+    """Return the words that name a field in front of a row; none for the image."""
     return "" if field == IMAGE else f"field {field} of "

@@ -57,7 +57,7 @@ class ShardFile(Protocol):
 
 
 class Mapped(NamedTuple):
-    """Where records lie in memory.
+    """Places of records in memory.
 
     Attributes:
         views: Mapped files.
@@ -112,7 +112,7 @@ class Shards(ABC):
         """
 
     def mapped(self, numbers: Integers, offsets: Integers) -> Mapped | None:
-        """Where records lie in memory, once all files that hold them are open.
+        """Open all files that hold some records, and return where the records lie in memory.
 
         None if files are not mapped here, or if some are still to be fetched from far away.
 
@@ -297,7 +297,7 @@ def _pieces(offset: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def descriptor_budget() -> int:
-    """How many shards may be open at once: half of the descriptors this process may have (each map holds one).
+    """Return how many shards may be open at once: half of the descriptors that this process may have.
 
     Ask for it whenever one is opened: a loader's workers may have more than the process that they were forked from.
     """

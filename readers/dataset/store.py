@@ -84,7 +84,7 @@ class Opened(Protocol):
 
 
 class Store(ABC):
-    """Where the records of samples come from, by row and field.
+    """Source of the records of samples, by row and field.
 
     Attributes:
         path: Folder of the dataset.
@@ -123,7 +123,7 @@ class Store(ABC):
 
     @property
     def name(self) -> str:
-        """What messages call the dataset."""
+        """Name of the dataset in messages."""
         return os.fspath(self.path)
 
     @property
@@ -150,7 +150,7 @@ class Store(ABC):
 
     @property
     def opened(self) -> Opened:
-        """What is open, and stays open when a later state of the same dataset takes the place of this one."""
+        """The open files, which stay open when a later state of the same dataset takes the place of this one."""
         return self
 
     def release(self) -> None:  # noqa: B027  # most stores never change places with another one
@@ -441,7 +441,7 @@ class RecordStore(Store):
         return chunk_bounds(self._space())
 
     def _space(self) -> Iterator[npt.NDArray[np.int64]]:
-        """How many bytes the records of each shard take up, in the order of their places."""
+        """Yield how many bytes the records of each shard take up, in physical order."""
         fields = [self.index.field(field.name) for field in self.schema.fields]
         start = 0
         for shard in self.manifest.shards:

@@ -1,4 +1,4 @@
-"""What is in a dataset, from its manifest and index only."""
+"""Summary of a dataset, from its manifest and index only."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class FieldSummary:
-    """What is in one field.
+    """Summary of one field.
 
     Attributes:
         kind: Kind of the field.
@@ -56,7 +56,7 @@ class FieldSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """What is in a dataset.
+    """Summary of a dataset.
 
     Attributes:
         dataset: Where it lies.

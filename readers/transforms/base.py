@@ -1,4 +1,4 @@
-"""What a transform is: a function of an image's size and some random numbers that gives operations."""
+"""Transforms: functions of an image's size and some random numbers that give operations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class MakesOperations(Protocol):
-    """What `transform_image` needs: a transform, or several of them."""
+    """A transform, or several of them, for `transform_image`."""
 
     @property
     def draws(self) -> int:

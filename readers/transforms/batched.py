@@ -38,7 +38,7 @@ class BatchPlan(NamedTuple):
 
 
 class Destination(NamedTuple):
-    """Where in a batch samples are written, and what is needed to make them.
+    """The part of a batch that samples are written to, with the random numbers to make them.
 
     Attributes:
         images: uint8 [batch, height, width, channels].

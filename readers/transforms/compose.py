@@ -116,7 +116,7 @@ class Compose:
         yield from map(repr, self.given[len(self._read) :])
 
     def _fates(self) -> Iterator[tuple[str, str]]:
-        """What becomes of each of `given`, and why."""
+        """Yield for each of `given` how it is run, and why."""
         yield from [(FUSED, "")] * (len(self.given) - len(self._later))
         foreign = ON_ARRAYS if self.foreign and isinstance(self.foreign[0], OnArray) else THROUGH_PIL
         for number, later in enumerate(self._later):
@@ -166,13 +166,13 @@ def compose(transform: Any) -> Compose:
 
 
 def name_of(transform: object) -> str:
-    """What a person calls a transform: the name of a function, or of the class of anything else."""
+    """Return the name of a function, or of the class of any other transform."""
     return str(getattr(transform, "__name__", type(transform).__name__))
 
 
 @checks_names()
 def from_timm(transform: Any) -> Compose:
-    """What ``timm.data.create_transform`` made, as a transform of packtrain.
+    """Turns the result of ``timm.data.create_transform`` into a transform of packtrain.
 
     Its known steps are taken apart, in the same order and with the same pixels, and the others are called as they are.
     `Compose` and `open_dataset` do the same with timm's transforms wherever they find them.
@@ -187,7 +187,7 @@ def from_timm(transform: Any) -> Compose:
 
 
 def _leading(known: Sequence[Sequence[Any] | None], kind: type[Any]) -> int:
-    """How many at the beginning consist of this kind only."""
+    """Count those at the beginning that consist of this kind only."""
     for count, parts in enumerate(known):
         if parts is None or not all(isinstance(part, kind) for part in parts):
             return count

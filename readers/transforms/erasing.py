@@ -64,7 +64,7 @@ class RandomErasing(FinishingStep):
         self.inplace: Final = flag("inplace", inplace)
 
     def rectangle(self, width: int, height: int, random: Sequence[float]) -> Box | None:
-        """What is replaced in an image of this size; None if nothing is.
+        """Return the rectangle that is replaced in an image of this size; None if nothing is.
 
         Args:
             width: Width of the image in pixels.
@@ -142,7 +142,7 @@ class TimmRandomErasing(FinishingStep):
         return image
 
     def rectangles(self, width: int, height: int, random: Sequence[float]) -> list[tuple[Box, float]]:
-        """What is erased of an image of `width` x `height` pixels, and the seed of the noise in each rectangle.
+        """Return the rectangles that are erased of an image of this size, each with the seed of its noise.
 
         Args:
             width: Width of the image in pixels.

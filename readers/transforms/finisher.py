@@ -175,7 +175,7 @@ class _Converted:
         return values
 
     def _table(self, images: torch.Tensor) -> torch.Tensor:
-        """What the steps make of each byte in each channel: [channels, 256]."""
+        """Return the result of the steps for each byte in each channel: [channels, 256]."""
         key = images.shape[-3], images.device
         if key not in self._tables:
             # Computed by the processor, whatever device it is for: others may round differently.

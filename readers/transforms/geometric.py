@@ -298,5 +298,5 @@ class RandomVerticalFlip(_RandomFlip):
 
 
 def _middle(side: int, crop: int) -> int:
-    """Where a crop from the middle begins; negative if it is larger than the image."""
+    """Return the first pixel of a crop from the middle; negative if the crop is larger than the image."""
     return -((crop - side) // 2) if crop > side else round((side - crop) / 2)

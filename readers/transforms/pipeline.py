@@ -31,7 +31,7 @@ from .views import Views
 
 
 class AnyPipeline(Protocol):
-    """What `Pipeline` and `ViewsPipeline` have in common."""
+    """A `Pipeline` or a `ViewsPipeline`."""
 
     @property
     def several(self) -> bool:
@@ -42,7 +42,7 @@ class AnyPipeline(Protocol):
         """Number of random numbers that `plan` and `finished` take."""
 
     def plan(self, width: int, height: int, random: Sequence[float] | None = None) -> Any:
-        """What becomes of an image of this size: for `decode`."""
+        """Plan an image of this size, for `decode`."""
 
     def decode(self, image: EncodedImage, plan: Any, on_stage: OnStage = untimed) -> Continuation:
         """Decodes what the plan needs of `image`."""
@@ -81,7 +81,7 @@ class Pipeline:
         self._in_colour: Final = records.store.channels == 3
 
     def plan(self, width: int, height: int, random: Sequence[float] | None = None) -> ImagePlan:
-        """What the transform makes of an image of `width` x `height` pixels.
+        """Plan the transform of an image of `width` x `height` pixels.
 
         Args:
             width: Width of the image in pixels.
@@ -132,7 +132,7 @@ def drawn(count: int) -> Sequence[float]:
 
 
 def _executors_of(compose: Compose, records: RecordDecoder, *, scaled: bool) -> tuple[Executor, ...]:
-    """What runs the plans of a transform, the fastest first."""
+    """Return what runs the plans of a transform, the fastest first."""
     if not compose.foreign:
         return ArrayExecutor(records, scaled=scaled), PillowExecutor(records, scaled=scaled)
     if isinstance(compose.foreign[0], OnArray):
@@ -164,7 +164,7 @@ class ViewsPipeline:
         self.draws: Final = views.draws
 
     def plan(self, width: int, height: int, random: Sequence[float] | None = None) -> tuple[ImagePlan, ...]:
-        """What each transform makes of an image; takes and raises what `Pipeline.plan` does."""
+        """Plan each transform of an image; takes and raises what `Pipeline.plan` does."""
         random = drawn(self.draws) if random is None else random
         each = zip(self._pipelines, self._parts(random), strict=True)
         return tuple(pipeline.plan(width, height, part) for pipeline, part in each)
@@ -254,7 +254,7 @@ def pipeline_of(transform: Compose | Views, records: RecordDecoder, *, scaled: b
 
 
 def finishers_of(transform: Compose | Views | None) -> tuple[Finisher, ...]:
-    """What finishes the image, or each view of it, given all random numbers of the sample; empty if nothing does."""
+    """Return the finisher of the image, or of each view; none if there is nothing to do."""
     found, first = [], 0
     for view in transform.views if isinstance(transform, Views) else (transform,) if transform is not None else ():
         found.append(Finisher(view.finishing, first + view.planned))

@@ -73,7 +73,7 @@ class AugmentOperation:
         return self.effect in _WARPS
 
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[PixelOperation, ...]:
-        """What it does to an image: one operation or none.
+        """Return the operation for an image, or none.
 
         Args:
             width: Width of the image in pixels.
@@ -102,7 +102,7 @@ class AugmentOperation:
 
 
 class AugmentSequence(Transform):
-    """What a random choice of operations does, one after the other; `_chosen` makes the choice.
+    """A random choice of operations, one after the other; `_chosen` makes the choice.
 
     Args:
         operations: All that may be chosen.
@@ -350,7 +350,7 @@ def _weights(random: Sequence[float]) -> npt.NDArray[np.float32]:
 
 
 def _shares(weights: npt.NDArray[np.float32], share: np.float32) -> tuple[float, ...]:
-    """What each blend must take so that the last image has these weights, in timm's arithmetic."""
+    """Return the share of each blend that gives the last image these weights, in timm's arithmetic."""
     left, shares = 1.0, list[float]()
     for weight in (weights * share)[::-1]:
         shares.append(weight / left)

@@ -109,7 +109,7 @@ class ResizeKeepRatio(GeometricTransform):
         return (Scale(*size, FILTERS[name]),)
 
     def _factors(self, random: Sequence[float]) -> tuple[float, float]:
-        """How many times higher and wider than planned the result is."""
+        """Return how many times higher and wider than planned the result is."""
         scale = 1.0
         if random[0] < self.scale_p:
             scale = uniform(self.scale, random[1])

@@ -1,4 +1,4 @@
-"""Which steps of a pipeline are called with images instead of being fused, and what would be faster."""
+"""The steps of a pipeline that are called with images instead of being fused, and what would be faster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .views import Views
 
 
 class Unfused(NamedTuple):
-    """What is not fused.
+    """The steps that are not fused.
 
     Attributes:
         steps: Names of the steps that are called with PIL images or arrays, each once.
@@ -23,7 +23,7 @@ class Unfused(NamedTuple):
 
 
 def unfused(transforms: Iterable[Compose | Views]) -> Unfused:
-    """What is not fused in some transforms.
+    """Return what is not fused in some transforms.
 
     Args:
         transforms: The transforms of a dataset, or of several.

@@ -182,7 +182,7 @@ def inverse_matrix(
     shear: tuple[float, float],
     version: arguments.Version = 1,
 ) -> Matrix:
-    """Where each pixel of the result comes from, as torchvision computes it, to the last digit.
+    """Return the map from pixels of the result to those of the image, to the last digit of torchvision.
 
     Args:
         center: Centre of rotation, scale and shear in pixels.

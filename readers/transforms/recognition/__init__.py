@@ -22,7 +22,7 @@ _MAKERS: Final[Makers] = {**timm.MAKERS, **torchvision.MAKERS}
 
 
 def recognised(transform: Any) -> Recognised | None:
-    """What does the same as a transform; None if it is not known, or does something of its own.
+    """Return packtrain's transforms that do the same; None if the transform is not known, or was changed.
 
     packtrain's transforms are recognised as themselves.
     """

@@ -27,7 +27,7 @@ class OnArray:
         self.__name__: Final = f"albumentations' {type(transform).__name__}"
 
     def __call__(self, image: Any) -> Any:
-        """What the transform makes of an image.
+        """Run the transform on an image.
 
         Args:
             image: uint8 [height, width, channels], a PIL image, or what another transform made of one.

@@ -1,4 +1,4 @@
-"""What recognises a transform of one class."""
+"""Types of the functions that recognise transforms of one class."""
 
 from __future__ import annotations
 

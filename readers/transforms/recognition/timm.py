@@ -156,7 +156,7 @@ def _name(found: Any, module: str) -> str:
 
 
 def _versioned(reader: Callable[[Any], Recognised | None]) -> Maker:
-    """What a reader makes of a transform, if its timm is of the version that is known."""
+    """Let a reader see a transform only if its timm is of the known version."""
 
     def maker(given: Any, recognise: Recognise) -> Recognised | None:
         version = str(getattr(sys.modules.get("timm"), "__version__", ""))
