@@ -3,8 +3,8 @@
 `docs/staging.md` describes the guarantees.
 """
 
+from packtrain._storage.staging.entries import Entry, entries, pin, strays
 from packtrain._storage.staging.eviction import evict
-from packtrain._storage.staging.inventory import Entry, entries, pin, strays
 from packtrain._storage.staging.locks import Lease, lease_on
 from packtrain._storage.staging.options import StageOptions, StageProgress
 from packtrain._storage.staging.stager import RepairReport, Staged, repair, stage

@@ -21,8 +21,8 @@ from .stage_cmd import PLACE, stage_progress
 from .words import Group
 
 if TYPE_CHECKING:
-    from packtrain._storage.staging.inventory import Entry
-    from packtrain._storage.staging.room import Room
+    from packtrain._storage.staging.capacity import Capacity
+    from packtrain._storage.staging.entries import Entry
 
 _HEADS: Final = ("id", "size", "shards", "state", "last used", "read by", "safe until")
 
@@ -46,7 +46,7 @@ _id = click.argument("id")
 @_json
 def list_command(to: Path | None, as_json: bool) -> None:
     """List the staged copies, and how much more can be staged."""
-    from packtrain._storage.staging.inventory import entries
+    from packtrain._storage.staging.entries import entries
 
     place = to or Path(PLACE)
     known = entries(place)
@@ -127,7 +127,7 @@ def unpin_command(id: str, to: Path | None, as_json: bool) -> None:
 @_json
 def repair_command(id: str, to: Path | None, as_json: bool) -> None:
     """Check a copy, and copy damaged files again from the source."""
-    from packtrain._storage.staging.inventory import entries, find_entry
+    from packtrain._storage.staging.entries import entries, find_entry
     from packtrain._storage.staging.stager import repair
 
     place = _place(to, [id])
@@ -144,7 +144,7 @@ def repair_command(id: str, to: Path | None, as_json: bool) -> None:
 
 
 def _pin(id: str, to: Path | None, pinned: bool, as_json: bool) -> None:
-    from packtrain._storage.staging.inventory import pin
+    from packtrain._storage.staging.entries import pin
 
     entry = pin(_place(to, [id]), id, pinned)
     if as_json:
@@ -154,8 +154,8 @@ def _pin(id: str, to: Path | None, pinned: bool, as_json: bool) -> None:
 
 
 def _warn_of_strays(place: Path) -> None:
-    from packtrain._storage.staging.inventory import strays
-    from packtrain._storage.staging.room import foreign
+    from packtrain._storage.staging.capacity import foreign
+    from packtrain._storage.staging.entries import strays
 
     for warning in foreign(strays(place)):
         warn(warning)
@@ -173,12 +173,12 @@ def _place(to: Path | None, ids: Sequence[str]) -> Path:
     return next(iter(places), Path(PLACE))
 
 
-def _room(place: Path, known: Sequence[Entry]) -> Room | None:
-    from packtrain._storage.staging.room import Place, room
+def _room(place: Path, known: Sequence[Entry]) -> Capacity | None:
+    from packtrain._storage.staging.capacity import FileSystem, capacity
 
     promised = sum(entry.reserved for entry in known)
     try:
-        return room(Place.inspect(place), promised=promised)
+        return capacity(FileSystem.inspect(place), promised=promised)
     except OSError:
         return None
 

@@ -19,9 +19,9 @@ from packtrain._core.schema import Schema
 from packtrain._core.sizes import size
 from packtrain._formats.tar.reader import BLOCK, KEY_DIGITS
 from packtrain._formats.writing import NewSample
+from packtrain._storage.staging.capacity import FileSystem, capacity
+from packtrain._storage.staging.documents import allocated_bytes
 from packtrain._storage.staging.folder import Folder
-from packtrain._storage.staging.notes import allocated_bytes
-from packtrain._storage.staging.room import Place, room
 
 _DIGITS: Final = 24
 """Characters of a number in a text, with a sign or a separator."""
@@ -144,7 +144,7 @@ class Space:
 
     def shortage(self, need: int) -> str:
         """Why `need` bytes more do not fit the file system or the memory that holds it; empty if they do."""
-        found = room(Place.inspect(self._root), need=need)
+        found = capacity(FileSystem.inspect(self._root), need=need)
         if found.bytes >= need:
             return ""
         where = {"memory": "the machine's memory", "cgroup": "the memory limit of this job's cgroup"}

@@ -22,7 +22,7 @@ from typing_extensions import override
 from packtrain._core.errors import PacktrainError, UsageError
 from packtrain._core.sizes import size
 from packtrain._storage.streams.client import ChunkCache
-from packtrain._storage.streams.client import Job as Reader
+from packtrain._storage.streams.client import RegisteredRank as Reader
 from packtrain._storage.streams.policy import Reading
 
 from ..dataset.image_dataset import caches_of, samples_of

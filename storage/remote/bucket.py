@@ -17,8 +17,8 @@ from packtrain._core.files import write_at
 from packtrain._core.stores import known_schemes
 
 from .objects import Found, Head, Objects, not_installed
-from .refusals import Busy, Expired, Passing, Temporary, Unreached, is_silent, refusal
-from .servers import confined
+from .redirects import confined
+from .store_errors import Busy, Expired, Passing, Temporary, Unreached, is_silent, refusal
 from .urls import Url
 
 try:
@@ -55,7 +55,7 @@ _FIRST_ATTEMPTS: Final = 4
 _FIRST_PATIENCE: Final = 4.0
 """The same for a store that has not answered yet and cannot be reached."""
 
-_SETTLED: Final = 60.0
+_FRESH_SECONDS: Final = 60.0
 """Seconds after which the time of a file on a web server tells its contents apart, also if clocks differ a little."""
 _PART: Final = 16 << 20
 """Bytes of an object that are sent as one request."""
@@ -90,7 +90,7 @@ class Bucket(Objects):
         # say nothing of a file that is still being written.
         tag, changed = meta["e_tag"] or "", meta["last_modified"]
         tag = "" if tag.startswith("W/") else tag
-        fresh = not url.writable and time.time() - changed.timestamp() < _SETTLED
+        fresh = not url.writable and time.time() - changed.timestamp() < _FRESH_SECONDS
         stamp = "" if not tag or fresh else f"{meta['size']}:{tag}:{changed.isoformat()}"
         # A microsecond is the least that a datetime holds; a floating-point number of seconds does not.
         modified_ns = (changed - _EPOCH) // timedelta(microseconds=1) * 1000

@@ -16,17 +16,17 @@ from packtrain._core.manifest import MANIFEST
 from packtrain._core.sizes import size
 
 from ..remote.urls import Url
-from .eviction import Backing, discard_copy, make_room, under_ledger
+from .capacity import foreign, warnings
+from .documents import Provenance, allocated_bytes, read_provenance, write_provenance, write_reservation
+from .entries import holds_dataset
+from .eviction import SourceChecks, discard_copy, make_room, under_ledger
 from .folder import Folder
-from .inventory import holds_dataset
 from .locks import holders, try_lock
-from .notes import Note, allocated_bytes, read_note, write_note, write_reservation
 from .options import OnStageProgress, OnWarning, StageOptions, StageProgress
 from .origin import Origin, SourceFile
 from .pieces import Journal
-from .room import foreign, warnings
 from .root import Root
-from .source import Source, overhead_bytes
+from .source import SourceDataset, overhead_bytes
 from .transfer import copy_files
 
 _DATA: Final = "data"
@@ -49,7 +49,7 @@ def wait_for_build_lock(root: Root, key: str, on_progress: OnStageProgress) -> L
 
 def copy_missing(
     root: Root,
-    source: Source,
+    source: SourceDataset,
     entry: Folder | None,
     missing: Sequence[SourceFile],
     options: StageOptions,
@@ -75,37 +75,37 @@ def copy_missing(
     """
     files, strays = _reserve(root, source, entry, missing, options)
     need = sum(file.allocated for file in files)
-    for warning in (*foreign(strays), *warnings(root.place, source.location, need)):
+    for warning in (*foreign(strays), *warnings(root.parent, source.location, need)):
         on_warning(warning)
     folder = root.make_copy(source.key)
     data = _data_folder(folder, files)
     with Journal(folder) as journal:
         done = copy_files(source.origin, data, files, journal, threads=options.threads, on_progress=on_progress)
-    note = note_on(source, done.stamps)
+    provenance = provenance_of(source, done.stamps)
     if entry is None:
-        _link_missing(data, source, Origin(note.source))
+        _link_missing(data, source, Origin(provenance.source))
         write_manifest(data, source)
-        write_note(data, note)
+        write_provenance(data, provenance)
     with root.ledger():
         if entry is None:
             entry = root.publish(folder, _DATA, source.readable_name, source.key)
         else:
             # First, because a process that is killed here leaves files missing, and so the next one tidies up.
-            before = read_note(entry)
-            if (grown := _grown(before, note)) != before:
-                write_note(entry, grown)
+            before = read_provenance(entry)
+            if (grown := _grown(before, provenance)) != before:
+                write_provenance(entry, grown)
             for file in files:
                 _make_subfolder(entry, file)
                 data.rename(file.name, entry, file.name)
             for name in {file.folder for file in files}:
                 (entry.folder(name) if name else entry).sync()
-            _link_missing(entry, source, Origin(note.source))
+            _link_missing(entry, source, Origin(provenance.source))
         discard_copy(root, source.key)
     return entry, done.copied
 
 
 def _reserve(
-    root: Root, source: Source, entry: Folder | None, missing: Sequence[SourceFile], options: StageOptions
+    root: Root, source: SourceDataset, entry: Folder | None, missing: Sequence[SourceFile], options: StageOptions
 ) -> tuple[list[SourceFile], list[Path]]:
     """Makes room for the missing files, or for as many as possible, and reserves it.
 
@@ -116,12 +116,12 @@ def _reserve(
     need = overhead + sum(file.allocated for file in missing)
     what = f"{source.location} takes {size(need)}"
 
-    def attempt(backing: Backing, last: bool) -> tuple[list[SourceFile], list[Path]]:
+    def attempt(checks: SourceChecks, last: bool) -> tuple[list[SourceFile], list[Path]]:
         found = root.find_copy(source.key)
         present = 0 if found is None else allocated_bytes(found)
         whole = not (last and options.partial and can_link(source))
         try:
-            room = make_room(root, source.key, need - present, options, backing, all_or_nothing=whole)
+            room = make_room(root, source.key, need - present, options, checks, all_or_nothing=whole)
         except NoRoom as error:
             streamed = isinstance(source.location, Url) or options.partial
             raise NoRoom(f"{what}, but {error}; or {_STREAM if streamed else 'stage what fits (`partial`)'}") from None
@@ -144,12 +144,12 @@ def _leading(files: Sequence[SourceFile], room: int) -> Iterable[SourceFile]:
         yield from together
 
 
-def missing_files(entry: Folder, source: Source) -> list[SourceFile]:
+def missing_files(entry: Folder, source: SourceDataset) -> list[SourceFile]:
     """The files that are not local in an entry, or have the wrong size."""
     return [file for file in source.files if not is_local(entry, file)]
 
 
-def has_manifest(entry: Folder, source: Source) -> bool:
+def has_manifest(entry: Folder, source: SourceDataset) -> bool:
     """True if an entry has its manifest, with the right size: it is none of the files that a source lists."""
     return entry.file_status(MANIFEST, len(source.manifest.dump())) is not None
 
@@ -159,7 +159,7 @@ def is_local(entry: Folder, file: SourceFile) -> bool:
     return entry.file_status(file.name, file.bytes) is not None
 
 
-def _link_missing(entry: Folder, source: Source, origin: Origin) -> None:
+def _link_missing(entry: Folder, source: SourceDataset, origin: Origin) -> None:
     """Links every file that is not local to the origin. Readers can open every file at any moment."""
     _remove_temporaries(entry)
     for file in source.files:
@@ -186,7 +186,7 @@ def _data_folder(folder: Folder, files: Sequence[SourceFile]) -> Folder:
 
 
 def _remove_temporaries(entry: Folder) -> None:
-    """Removes what a killed process left of a link or a note that it was writing."""
+    """Removes what a killed process left of a link or a document that it was writing."""
     for name in entry.names():
         if is_temporary(Path(name)):
             entry.remove(name)
@@ -198,14 +198,14 @@ def _make_subfolder(entry: Folder, file: SourceFile) -> None:
         entry.own_folder(file.folder)
 
 
-def _grown(before: Note | None, now: Note) -> Note:
-    """The note of an entry that got more files: the stamps of the earlier ones remain."""
+def _grown(before: Provenance | None, now: Provenance) -> Provenance:
+    """The provenance of an entry that got more files: the stamps of the earlier ones remain."""
     if before is None or before.source != now.source:
         return now
-    return Note(now.source, {**before.stamps, **now.stamps})
+    return Provenance(now.source, {**before.stamps, **now.stamps})
 
 
-def write_manifest(entry: Folder, source: Source) -> None:
+def write_manifest(entry: Folder, source: SourceDataset) -> None:
     """Writes the manifest, which makes the folder a dataset."""
     entry.write(MANIFEST, source.manifest.dump())
     descriptor = entry.open_file(MANIFEST, os.O_RDONLY)
@@ -215,8 +215,8 @@ def write_manifest(entry: Folder, source: Source) -> None:
         os.close(descriptor)
 
 
-def note_on(source: Source, stamps: Mapping[str, str]) -> Note:
-    """What an entry that was copied from `source` notes about its origin.
+def provenance_of(source: SourceDataset, stamps: Mapping[str, str]) -> Provenance:
+    """Return the provenance of an entry that was copied from `source`.
 
     If `source` is itself a staged copy, its origin is where that copy came from: the copy may be evicted one day.
 
@@ -224,21 +224,21 @@ def note_on(source: Source, stamps: Mapping[str, str]) -> Note:
         source: The dataset that was copied.
         stamps: Stamps of its files, see `FileStatus`.
     """
-    noted = read_note(Folder.open(source.location)) if isinstance(source.location, Path) else None
+    noted = read_provenance(Folder.open(source.location)) if isinstance(source.location, Path) else None
     if noted is None or noted.source == source.location:
-        return Note(source.location, stamps)
+        return Provenance(source.location, stamps)
     # A store is not asked: it is before the copy is evicted.
     if isinstance(noted.source, Url) or holds_dataset(noted.source, source.key):
         return noted
-    return Note(source.location, stamps)
+    return Provenance(source.location, stamps)
 
 
-def can_link(source: Source) -> bool:
+def can_link(source: SourceDataset) -> bool:
     """True if an entry that holds a part of `source` can link the rest."""
-    return not source.manifest.in_store and not isinstance(note_on(source, {}).source, Url)
+    return not source.manifest.in_store and not isinstance(provenance_of(source, {}).source, Url)
 
 
-def load_origin(entry: Folder, key: str) -> Source:
+def load_origin(entry: Folder, key: str) -> SourceDataset:
     """Loads the dataset that an entry was copied from.
 
     Args:
@@ -250,10 +250,10 @@ def load_origin(entry: Folder, key: str) -> Source:
         DatasetError: The origin is missing or damaged.
         RemoteError: The object store that it lies in does not answer as it should.
     """
-    note = read_note(entry)
-    if note is None:
+    provenance = read_provenance(entry)
+    if provenance is None:
         raise StagingError(f"{entry.path} does not say where it was copied from: evict it and stage the dataset again")
-    source = Source.load(note.source)
+    source = SourceDataset.load(provenance.source)
     if source.key != key:
-        raise StagingError(f"{note.source} now holds another dataset, so {entry.path} cannot be repaired from it")
+        raise StagingError(f"{provenance.source} now holds another dataset, so {entry.path} cannot be repaired from it")
     return source

@@ -1,8 +1,8 @@
 """Makes room: decides which entries are evicted, in which order, and which ones stay.
 
 An entry may be evicted if nobody reads it, its path was not promised to anybody, it is not pinned, and its source still
-holds the same dataset (`Backing`). Interrupted copies go first, then entries, least recently used first. The choice is
-made, and the entries vanish, while the ledger is locked.
+holds the same dataset (`SourceChecks`). Interrupted copies go first, then entries, least recently used first. Victims
+are chosen, and vanish, while the ledger is locked.
 
 A file of the source counts if it is a regular file of the right size, is not the entry's own file under another name,
 and has the stamp that it had when its bytes were last found to be right. If its stamp has changed, its bytes count.
@@ -34,20 +34,20 @@ from packtrain._core.locks import Lock
 from ..location import Location, object_store
 from ..remote.objects import Objects
 from ..remote.urls import Url
+from .capacity import Capacity, FileSystem, capacity
+from .documents import read_provenance
+from .entries import Entry, find_entry, nothing_there, scan
 from .folder import Folder
-from .inventory import Entry, find_entry, nothing_there, scan
 from .locks import lease_on, try_lock
-from .notes import read_note
 from .options import OnStageProgress, StageOptions
-from .room import Place, Room, room
 from .root import Root
-from .source import Source
+from .source import SourceDataset
 from .transfer import check_files
 
 Result = TypeVar("Result")
 
 
-class Backing:
+class SourceChecks:
     """What is known about the sources of entries. A context manager.
 
     Sources are looked at before the ledger is locked: they may be on a network file system that does not answer, and
@@ -101,9 +101,9 @@ class Backing:
         lost = f"its source {entry.source} no longer holds it"
         try:
             copy = Folder.open(entry.path, follow=False)
-            note = read_note(copy)
-            source = None if note is None else self._load(note.source, copy)
-            if note is None or source is None or source.key != entry.key:
+            provenance = read_provenance(copy)
+            source = None if provenance is None else self._load(provenance.source, copy)
+            if provenance is None or source is None or source.key != entry.key:
                 return lost
             # Nothing is lost with a link, or with a file that is damaged.
             held = {file: ours for file in source.files if (ours := copy.file_status(file.name, file.bytes))}
@@ -113,7 +113,7 @@ class Backing:
                     return f"{source.origin.at(file)} is not what was copied"
                 if theirs.identity == (ours.st_dev, ours.st_ino):
                     return f"{source.origin.at(file)} is the same file as in the copy"
-                if not theirs.stamp or note.stamps.get(file.name) != theirs.stamp:
+                if not theirs.stamp or provenance.stamps.get(file.name) != theirs.stamp:
                     changed.append(file)
         except OSError as error:
             return f"{lost} ({error.filename}: {error.strerror})"
@@ -130,7 +130,7 @@ class Backing:
             return f"{source.origin.at(damaged[0])} is not what was copied"
         return None
 
-    def _load(self, location: Location, copy: Folder) -> Source | None:
+    def _load(self, location: Location, copy: Folder) -> SourceDataset | None:
         """Loads the source of a copy; None if it is the copy itself."""
         if isinstance(location, Url):
             return self._load_from_store(location)
@@ -138,16 +138,16 @@ class Backing:
             return None
         if (lease := lease_on(location)) is not None:
             self._leases.enter_context(lease)
-        return Source.load(location)
+        return SourceDataset.load(location)
 
-    def _load_from_store(self, url: Url) -> Source:
+    def _load_from_store(self, url: Url) -> SourceDataset:
         # A store that did not answer once is not waited for again.
         if (failed := self._silent.get(url.base)) is not None:
             raise failed
         if self._objects is None:
             self._objects = object_store()
         try:
-            return Source.load(url, self._objects)
+            return SourceDataset.load(url, self._objects)
         except (NotThere, Denied):
             raise
         except RemoteError as error:
@@ -156,8 +156,8 @@ class Backing:
 
 
 def make_room(
-    root: Root, key: str, need: int, options: StageOptions, backing: Backing, *, all_or_nothing: bool = True
-) -> Room:
+    root: Root, key: str, need: int, options: StageOptions, checks: SourceChecks, *, all_or_nothing: bool = True
+) -> Capacity:
     """Evicts entries until `need` more bytes fit. The caller holds the ledger and the build lock of `key`.
 
     Args:
@@ -165,7 +165,7 @@ def make_room(
         key: Key of the dataset that needs the room; neither its entry nor its copy is evicted.
         need: Bytes needed.
         options: What all copies may take together.
-        backing: What is known about the entries' sources. Entries whose sources were not looked at stay.
+        checks: What is known about the entries' sources. Entries whose sources were not looked at stay.
         all_or_nothing: Evict nothing if `need` bytes cannot be freed.
 
     Returns:
@@ -176,11 +176,11 @@ def make_room(
     """
     root.empty_trash()
     while True:
-        known, place = scan(root), Place.inspect(root.place)
+        known, system = scan(root), FileSystem.inspect(root.parent)
         used, freed = sum(entry.bytes for entry in known), 0
         promised = sum(entry.reserved for entry in known if entry.key != key)
-        measured = partial(room, budget=options.budget, promised=promised, reserve=options.reserve, need=need)
-        now = then = measured(place, used=used)
+        measured = partial(capacity, budget=options.budget, promised=promised, reserve=options.reserve, need=need)
+        now = then = measured(system, used=used)
         if now.bytes >= need:
             return now
         victims: list[tuple[Entry, Lock]] = []
@@ -188,13 +188,13 @@ def make_room(
         for entry in sorted(known, key=lambda entry: (entry.finished, entry.last_used)):
             if then.bytes >= need:
                 break
-            if entry.key != key and _obstacle(entry, backing) is None and (lock := _lock(root, entry)) is not None:
+            if entry.key != key and _obstacle(entry, checks) is None and (lock := _lock(root, entry)) is not None:
                 victims.append((entry, lock))
                 freed += entry.bytes
-                then = measured(place.after_freeing(freed), used=used - freed)
+                then = measured(system.after_freeing(freed), used=used - freed)
         if all_or_nothing and then.bytes < need:
             _unlock(victims)
-            raise NoRoom(f"{now.message}{_list_kept(known, key, backing)}")
+            raise NoRoom(f"{now.message}{_list_kept(known, key, checks)}")
         if not victims:
             return now
         for entry, lock in victims:
@@ -202,7 +202,7 @@ def make_room(
                 _delete(root, entry)
 
 
-def under_ledger(root: Root, attempt: Callable[[Backing, bool], Result]) -> Result:
+def under_ledger(root: Root, attempt: Callable[[SourceChecks, bool], Result]) -> Result:
     """Makes an attempt to reserve room, and if there is too little, another after looking at the entries' sources.
 
     Args:
@@ -212,15 +212,15 @@ def under_ledger(root: Root, attempt: Callable[[Backing, bool], Result]) -> Resu
     Raises:
         NoRoom: The last attempt raised it.
     """
-    with Backing() as backing:
+    with SourceChecks() as checks:
         with suppress(NoRoom), root.ledger():
-            return attempt(backing, False)
+            return attempt(checks, False)
         # Without the ledger, because a file system that does not answer must not stop other processes.
         with root.ledger():
             known = scan(root)
-        backing.look_at(known)
+        checks.look_at(known)
         with root.ledger():
-            return attempt(backing, True)
+            return attempt(checks, True)
 
 
 @checks_names()
@@ -262,14 +262,14 @@ def evict(
         if ids:
             raise nothing_there(to)
         return []
-    with file_errors(root.path, StagingError), Backing() as backing:
+    with file_errors(root.path, StagingError), SourceChecks() as checks:
         with root.ledger():
             wanted = _wanted(scan(root), ids)
         if not (force and ids):
-            backing.look_at(wanted, force=force, read=True, on_progress=on_progress)
+            checks.look_at(wanted, force=force, read=True, on_progress=on_progress)
         with root.ledger():
             root.empty_trash()
-            locked, kept = _lock_all(root, _wanted(scan(root), ids), backing, force, named=ids is not None)
+            locked, kept = _lock_all(root, _wanted(scan(root), ids), checks, force, named=ids is not None)
             for entry, lock in locked:
                 with lock:
                     _delete(root, entry)
@@ -293,7 +293,7 @@ def _wanted(known: Sequence[Entry], ids: Sequence[str | os.PathLike[str]] | None
 def _lock_all(
     root: Root,
     wanted: Sequence[Entry],
-    backing: Backing,
+    checks: SourceChecks,
     force: bool,
     *,
     named: bool,
@@ -302,7 +302,7 @@ def _lock_all(
     locked: list[tuple[Entry, Lock]] = []
     kept: list[tuple[Entry, StagingError]] = []
     for entry in wanted:
-        obstacle = _obstacle(entry, backing, force, named=named)
+        obstacle = _obstacle(entry, checks, force, named=named)
         lock = None if obstacle else _lock(root, entry)
         error = obstacle.error if obstacle else _in_use(entry)
         if lock is not None:
@@ -328,7 +328,7 @@ class _Obstacle(NamedTuple):
     error: StagingError
 
 
-def _obstacle(entry: Entry, backing: Backing, force: bool = False, *, named: bool = False) -> _Obstacle | None:
+def _obstacle(entry: Entry, checks: SourceChecks, force: bool = False, *, named: bool = False) -> _Obstacle | None:
     """The obstacle to an eviction, as far as can be told without the entry's lock."""
     if entry.state == "copying":
         return _Obstacle("being copied", _in_use(entry))
@@ -338,7 +338,7 @@ def _obstacle(entry: Entry, backing: Backing, force: bool = False, *, named: boo
         return None
     if (protection := _protection(entry, force)) is not None:
         return protection
-    if (doubt := backing.doubt(entry)) is None or (force and named):
+    if (doubt := checks.doubt(entry)) is None or (force and named):
         return None
     why = f"may be the only copy: {doubt}"
     return _Obstacle(
@@ -376,8 +376,8 @@ def _in_use(entry: Entry) -> Leased:
     )
 
 
-def _list_kept(known: Sequence[Entry], key: str, backing: Backing) -> str:
-    obstacles = {entry.id: _obstacle(entry, backing) for entry in known if entry.key != key}
+def _list_kept(known: Sequence[Entry], key: str, checks: SourceChecks) -> str:
+    obstacles = {entry.id: _obstacle(entry, checks) for entry in known if entry.key != key}
     kept = [f"{id} ({found.why if found else 'not enough by itself'})" for id, found in obstacles.items()]
     return f". These copies cannot make room: {', '.join(kept)}" if kept else ""
 

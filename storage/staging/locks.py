@@ -20,8 +20,8 @@ from packtrain._core.locks import Lock, lock_holders
 from packtrain._core.manifest import MANIFEST
 from packtrain._core.paths import local_path
 
+from .documents import STREAM, read_origin
 from .folder import Folder
-from .notes import STREAM, read_origin
 from .root import Root, entry_key
 
 What = Literal["lease", "build", "promise", "pin"]
@@ -92,8 +92,8 @@ def lease_on(path: str | os.PathLike[str]) -> Lease | None:
         lease = Lease(root, key)
         # Checked while the lease is held: from here on the entry cannot be evicted.
         if not root.folder.has_own_folder(path.name):
-            place = shlex.quote(str(path.parents[1]))
-            raise StagingError(f"{path} has been evicted: stage it again (packtrain stage DATASET --to {place})")
+            to = shlex.quote(str(path.parents[1]))
+            raise StagingError(f"{path} has been evicted: stage it again (packtrain stage DATASET --to {to})")
         if key.endswith(STREAM):
             address = read_origin(Folder.open(path)) or "ADDRESS"
             raise StagingError(

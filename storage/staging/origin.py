@@ -24,8 +24,8 @@ from packtrain._core.opening import open_regular
 from ..location import Location, each, linked, object_store, read
 from ..remote.objects import Head, Objects
 from ..remote.urls import Url
+from .documents import in_blocks, stamp_of
 from .kernel import Reader, clone
-from .notes import in_blocks, stamp_of
 
 _MOST_PLAN_BYTES: Final = 1 << 30
 """A plan that is larger is not read."""
@@ -198,11 +198,11 @@ class Origin:
             OSError: One is missing, or cannot be looked at.
         """
 
-        def status(place: Location) -> FileStatus:
-            if isinstance(place, Url):
-                head = self.objects.head(place)
+        def status(location: Location) -> FileStatus:
+            if isinstance(location, Url):
+                head = self.objects.head(location)
                 return FileStatus(head.bytes, head.stamp, None)
-            found = os.stat(place)
+            found = os.stat(location)
             size = found.st_size if stat.S_ISREG(found.st_mode) else None
             return FileStatus(size, stamp_of(found), (found.st_dev, found.st_ino))
 
@@ -221,15 +221,15 @@ class Origin:
             SourceChanged: The file is missing, is not a regular file, or has another size than when it was packed.
             StagingError: The file cannot be opened. Reading raises this, too.
         """
-        place = self.at(file)
-        if isinstance(place, Url):
+        location = self.at(file)
+        if isinstance(location, Url):
             head = self._head(file)
             self._require_size(file, head.bytes)
-            yield _RemoteFile(self, file, place, head.stamp)
+            yield _RemoteFile(self, file, location, head.stamp)
             return
-        with file_errors(place, StagingError, verb="read"):
+        with file_errors(location, StagingError, verb="read"):
             try:
-                descriptor = open_regular(place)
+                descriptor = open_regular(location)
             except OSError as error:
                 if (what := _NOT_A_FILE.get(error.errno or 0)) is None:
                     raise
@@ -239,7 +239,7 @@ class Origin:
             self._require_size(file, found.st_size)
             reader = None if length is None else Reader(descriptor, offset, length)
             try:
-                yield _LocalFile(place, descriptor, stamp_of(found), reader)
+                yield _LocalFile(location, descriptor, stamp_of(found), reader)
             finally:
                 if reader is not None:
                     reader.close()
@@ -254,11 +254,11 @@ class Origin:
     def forget(self, file: SourceFile) -> None:
         """Makes sure that the file is read anew, not from memory: what was read before was wrong."""
         self._heads.pop(file, None)
-        place = self.at(file)
-        if isinstance(place, Path):
+        location = self.at(file)
+        if isinstance(location, Path):
             # The wrong byte may be in the page cache rather than on the disk.
             with suppress(OSError):
-                descriptor = open_regular(place)
+                descriptor = open_regular(location)
                 try:
                     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
                 finally:
@@ -266,14 +266,14 @@ class Origin:
 
     def changed(self, file: SourceFile, what: str) -> SourceChanged:
         """The error for a file that is not what was packed; `what` describes the difference."""
-        place = self.at(file)
+        location = self.at(file)
         why, then = (
             ("was replaced or never uploaded whole, or the store sends wrong data", "upload it again")
-            if isinstance(place, Url)
+            if isinstance(location, Url)
             else ("was changed, or its disk returns wrong data", "pack it again or stage another copy")
         )
         return SourceChanged(
-            f"{place} is not what was packed: {what}. Either it {why}. Run `packtrain verify {self.location}` for "
+            f"{location} is not what was packed: {what}. Either it {why}. Run `packtrain verify {self.location}` for "
             f"details, then {then}",
             file=file.name,
         )
@@ -293,11 +293,11 @@ class Origin:
     def _head(self, file: SourceFile) -> Head:
         found = self._heads.get(file)
         if found is None:
-            place = self.at(file)
-            assert isinstance(place, Url), "files are not asked for their heads"
+            location = self.at(file)
+            assert isinstance(location, Url), "files are not asked for their heads"
             try:
                 # Another thread may have been faster: the stamp has to be from before the first byte was read.
-                found = self._heads.setdefault(file, self.objects.head(place))
+                found = self._heads.setdefault(file, self.objects.head(location))
             except NotThere:
                 raise self.changed(file, "it is missing") from None
         return found

@@ -2,7 +2,7 @@
 
     DIR/packtrain-<uid>/        mode 0700; owned by the user, not a link
         NAME-<key>/             an entry: an ordinary dataset, plus staged.json
-        NAME-<key>.stream/      an entry: a bounded cache of a remote dataset, see `packtrain._storage.streams.entry`
+        NAME-<key>.stream/      an entry: a bounded cache of a remote dataset, see `packtrain._storage.streams.layout`
         .locks/<key>.lease      readers hold it shared; its mtime is the time the entry was last opened
         .locks/<key>.build      held by the process that copies
         .locks/<key>.promise    its mtime is the end of the grace period of a printed path
@@ -36,8 +36,8 @@ from packtrain._core.manifest import MANIFEST
 from packtrain._core.mounts import file_system, is_network
 from packtrain._core.paths import local_path
 
+from .documents import ORIGIN, PROVENANCE, STREAM
 from .folder import Folder, is_own, is_own_file, is_stranger, others_rename
-from .notes import NOTE, ORIGIN, STREAM
 from .source import KEY_DIGITS
 
 SHM: Final = Path("/dev/shm")
@@ -63,13 +63,13 @@ class Root:
         self.folder: Final = folder
 
     @classmethod
-    def make(cls, place: str | os.PathLike[str]) -> Self:
-        """Opens the root in the folder `place`, after creating it if it is missing.
+    def make(cls, to: str | os.PathLike[str]) -> Self:
+        """Opens the root in the folder `to`, after creating it if it is missing.
 
         Raises:
             StagingError: The root cannot be created or trusted; the message says why and what to do.
         """
-        outer = _open_place(place)
+        outer = _open_outer(to)
         if is_network(outer.path):
             raise StagingError(
                 f"{outer.path} is on a network file system ({file_system(outer.path)}), which has neither reliable "
@@ -85,13 +85,13 @@ class Root:
         return root
 
     @classmethod
-    def find(cls, place: str | os.PathLike[str]) -> Self | None:
-        """Opens the root in the folder `place`; None if nothing was ever staged there.
+    def find(cls, to: str | os.PathLike[str]) -> Self | None:
+        """Opens the root in the folder `to`; None if nothing was ever staged there.
 
         Raises:
-            StagingError: There is no folder `place`, or its root cannot be trusted.
+            StagingError: There is no folder `to`, or its root cannot be trusted.
         """
-        outer = _open_place(place)
+        outer = _open_outer(to)
         try:
             if outer.status(_root_name()) is None:
                 return None
@@ -110,7 +110,7 @@ class Root:
         if not (_ENTRY_NAME.fullmatch(entry.name) and _ROOT_NAME.fullmatch(entry.parent.name)):
             return None
         with suppress(OSError, StagingError):
-            folder = _open_place(entry.parents[1]).folder(entry.parent.name)
+            folder = _open_outer(entry.parents[1]).folder(entry.parent.name)
             if _why_not_trusted(folder) is None and folder.has_own_folder(_LOCKS):
                 return cls(folder)
         return None
@@ -121,7 +121,7 @@ class Root:
         return self.folder.path
 
     @property
-    def place(self) -> Path:
+    def parent(self) -> Path:
         """Path of the folder that the root is in, as the user named it."""
         return self.folder.path.parent
 
@@ -200,7 +200,7 @@ class Root:
         if not self.folder.has_own_folder(name):
             return False
         folder = self.folder.folder(name)
-        return any(folder.has_own_file(document) for document in (NOTE, MANIFEST, ORIGIN))
+        return any(folder.has_own_file(document) for document in (PROVENANCE, MANIFEST, ORIGIN))
 
     def unfinished(self) -> Iterator[tuple[str, str]]:
         """Key and name of each copy in progress and each interrupted one."""
@@ -253,9 +253,9 @@ def _free_name(folder: Folder, names: Iterator[str]) -> str:
     return next(name for name in names if folder.status(name) is None)
 
 
-def _open_place(place: str | os.PathLike[str]) -> Folder:
+def _open_outer(to: str | os.PathLike[str]) -> Folder:
     """Opens the folder that the user named, and checks that others can exchange neither it nor what is in it."""
-    path = local_path(place).absolute()
+    path = local_path(to).absolute()
     try:
         return Folder.walk_to(path, _require_safe)
     except OSError as error:

@@ -19,14 +19,14 @@ from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, Manifest
 from ..location import Location, elsewhere
 from ..remote.objects import Objects
 from ..remote.urls import Url
-from .notes import BLOCK
+from .documents import BLOCK
 from .origin import Origin, SourceFile
 
 KEY_DIGITS: Final = 16
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceDataset:
     """A dataset to be staged.
 
     Attributes:
@@ -78,7 +78,7 @@ class Source:
 
     @property
     def location(self) -> Location:
-        """Where the dataset lies, for messages and notes."""
+        """Where the dataset lies, for messages and documents."""
         return self.origin.location
 
     @property
@@ -88,12 +88,12 @@ class Source:
 
 
 def key_of(manifest: Manifest) -> str:
-    """The key that identifies a dataset's content, as described for `Source.key`."""
+    """The key that identifies a dataset's content, as described for `SourceDataset.key`."""
     return hashlib.sha256(manifest.dump()).hexdigest()[:KEY_DIGITS]
 
 
 def overhead_bytes(manifest: Manifest) -> int:
-    """Bytes that an entry takes in addition to `Source.files`: manifest, note, journal of the copy, and folders."""
+    """Bytes that an entry takes besides the files of its source: manifest, provenance, journal, and folders."""
     files = 1 + sum(1 for _ in manifest.files()) + len(manifest.columns)
     notes = 64 * (manifest.bytes // (1 << 20)) + 320 * files
     return -(-(len(manifest.dump()) + notes) // BLOCK) * BLOCK + 8 * BLOCK

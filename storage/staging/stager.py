@@ -25,15 +25,15 @@ from .copying import (
     wait_for_build_lock,
     write_manifest,
 )
+from .documents import Provenance, read_provenance, write_provenance
+from .entries import find_entry, holds_dataset, nothing_there, scan
 from .eviction import discard_copy
 from .folder import Folder
-from .inventory import find_entry, holds_dataset, nothing_there, scan
 from .locks import Lease, extend, lease_on, try_lock
-from .notes import Note, read_note, write_note
 from .options import OnStageProgress, OnWarning, StageOptions, options_from
 from .origin import Origin, SourceFile
 from .root import Root
-from .source import Source
+from .source import SourceDataset
 from .transfer import check_files, warm_files
 
 
@@ -112,7 +112,7 @@ def stage(
     location = location_of(dataset)
     # The dataset may itself be a staged copy, for example on a slower disk.
     with (lease_on(location) if isinstance(location, Path) else None) or nullcontext():
-        source = Source.load(location)
+        source = SourceDataset.load(location)
         root = Root.make(options.to)
         with file_errors(root.path, StagingError):
             staged = find_complete(root, source) or _build(
@@ -174,7 +174,7 @@ def repair(
             return _repair(root, entry, key, options, report)
 
 
-def find_complete(root: Root, source: Source) -> Staged | None:
+def find_complete(root: Root, source: SourceDataset) -> Staged | None:
     """Finds the entry of a dataset, if all of its files are local, and takes a lease on it."""
     lease = Lease(root, source.key)
     # Searched for while the lease is held, so that an entry that is found cannot be evicted.
@@ -187,7 +187,7 @@ def find_complete(root: Root, source: Source) -> Staged | None:
 
 
 def _build(
-    root: Root, source: Source, options: StageOptions, on_progress: OnStageProgress, on_warning: OnWarning
+    root: Root, source: SourceDataset, options: StageOptions, on_progress: OnStageProgress, on_warning: OnWarning
 ) -> Staged:
     """Copies what is missing, after waiting for any other process that is copying the same dataset."""
     with wait_for_build_lock(root, source.key, on_progress):
@@ -211,8 +211,8 @@ def _build(
         return _describe(entry, source, missing, lease, copied)
 
 
-def _tidy(root: Root, source: Source, entry: Folder) -> None:
-    """Removes what a copier left if it was killed just before its end, and updates a note whose origin has moved."""
+def _tidy(root: Root, source: SourceDataset, entry: Folder) -> None:
+    """Remove what a copier left that was killed just before its end; follow a source that has moved."""
     if root.find_copy(source.key) is not None and (lock := try_lock(root, source.key, "build")) is not None:
         with lock, root.ledger():
             discard_copy(root, source.key)
@@ -221,18 +221,20 @@ def _tidy(root: Root, source: Source, entry: Folder) -> None:
             root.empty_trash()
     if source.location == entry.path:
         return
-    note = read_note(entry)
-    if note is None:
-        write_note(entry, Note(source.location))
+    provenance = read_provenance(entry)
+    if provenance is None:
+        write_provenance(entry, Provenance(source.location))
     elif (
-        source.location != note.source and isinstance(note.source, Path) and not holds_dataset(note.source, source.key)
+        source.location != provenance.source
+        and isinstance(provenance.source, Path)
+        and not holds_dataset(provenance.source, source.key)
     ):
         # If the dataset was only renamed, its files still have their stamps. A store is not asked here: whoever only
         # wants a copy that is there must not wait for it.
-        write_note(entry, Note(source.location, note.stamps))
+        write_provenance(entry, Provenance(source.location, provenance.stamps))
 
 
-def _describe(entry: Folder, source: Source, missing: Sequence[SourceFile], lease: Lease, copied: int) -> Staged:
+def _describe(entry: Folder, source: SourceDataset, missing: Sequence[SourceFile], lease: Lease, copied: int) -> Staged:
     shards, absent = source.manifest.shards, {file.name for file in missing}
     return Staged(
         path=entry.path,

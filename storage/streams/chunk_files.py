@@ -30,10 +30,10 @@ from packtrain._core.opening import open_regular, read_regular
 from packtrain._core.problems import error_kind
 from packtrain._core.processes import boot_id
 
+from ..staging.documents import in_blocks
 from ..staging.folder import Folder
-from ..staging.notes import in_blocks
 from .chunks import ChunkTable
-from .entry import BOOT, CHUNKS, WRONG_SUFFIX, Present, chunk_path, is_of_this_boot
+from .layout import BOOT, CHUNKS, WRONG_SUFFIX, Present, chunk_path, is_of_this_boot
 
 _GONE: Final = ".gone-"
 _SYNCED: Final = 0o400

@@ -31,8 +31,8 @@ from packtrain._core.npy import npy_header
 from packtrain._core.opening import open_regular
 from packtrain._core.problems import reading
 
+from ..staging.documents import BLOCK
 from ..staging.folder import Folder
-from ..staging.notes import BLOCK
 from .cutting import APART, chunk_starts, space_of
 
 Integers = npt.NDArray[np.int64]
@@ -57,7 +57,7 @@ class Extent(NamedTuple):
     position: int
 
 
-class Piece(NamedTuple):
+class ChunkRecord(NamedTuple):
     """A record in the file of a chunk.
 
     Attributes:
@@ -240,7 +240,7 @@ class ChunkTable:
         columns = (self.start[found].tolist(), self.stop[found].tolist(), self.position[found].tolist())
         return [Extent(*values) for values in zip(*columns, strict=True)]
 
-    def pieces(self, number: int, manifest: Manifest, index: Index) -> Iterator[Piece]:
+    def records(self, number: int, manifest: Manifest, index: Index) -> Iterator[ChunkRecord]:
         """The records in a chunk's file, without those that are missing.
 
         Raises:
@@ -262,7 +262,7 @@ class ChunkTable:
             at = position[found] + offset - start[found]
             checksum = columns["crc32c"][rows_there]
             values = zip(rows_there.tolist(), at.tolist(), size.tolist(), checksum.tolist(), strict=True)
-            yield from (Piece(row, field.name, *rest) for row, *rest in values)
+            yield from (ChunkRecord(row, field.name, *rest) for row, *rest in values)
 
     @cached_property
     def allocated(self) -> Integers:

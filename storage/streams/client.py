@@ -22,12 +22,12 @@ from packtrain._core.opening import open_regular
 from packtrain._core.problems import error_kind
 
 from ..remote.urls import Url
+from ..staging.documents import STREAMED, read_origin
 from ..staging.folder import Folder
 from ..staging.locks import lease_on_entry
-from ..staging.notes import STREAMED, read_origin
 from .chunks import ChunkTable
 from .connections import BUCKET, Connections
-from .entry import WRONG, Present, chunk_path
+from .layout import WRONG, Present, chunk_path
 from .policy import Reading
 from .protocol import Ahead, Ask, Fill, Hello, Read, State, Suspect, digest_of_access
 
@@ -130,7 +130,7 @@ class ChunkCache:
         if missing:
             self._connections.say(Ahead(tuple(missing)))
 
-    def register(self, job_id: str, reading: Reading) -> Job:
+    def register(self, job_id: str, reading: Reading) -> RegisteredRank:
         """Tell the fetcher that a rank goes through the dataset, so that chunks come before the rank needs them.
 
         Args:
@@ -140,11 +140,11 @@ class ChunkCache:
         Raises:
             UsageError: The budget is too small; the message names the one that would do.
         """
-        return Job(self._connections, job_id, reading)
+        return RegisteredRank(self._connections, job_id, reading)
 
-    def fill(self) -> Filling:
+    def fill(self) -> FillRequest:
         """Has all chunks fetched, in the order of their places, as long as the result is open."""
-        return Filling(self._connections, Fill())
+        return FillRequest(self._connections, Fill())
 
     def state(self) -> dict[str, Any]:
         """Figures of the fetcher."""
@@ -179,7 +179,7 @@ class ChunkCache:
         return None
 
 
-class Filling:
+class FillRequest:
     """The wish for all chunks. It ends when this is closed, or with its process.
 
     Args:
@@ -207,7 +207,7 @@ class Filling:
         self._connection.close()
 
 
-class Job(Filling):
+class RegisteredRank(FillRequest):
     """A rank of a job, as the fetcher knows it. It is forgotten when this is closed, or when its process ends.
 
     Args:

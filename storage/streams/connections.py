@@ -29,9 +29,9 @@ from packtrain._core.launching import NotBegun, launch
 from packtrain._core.locks import Lock, lock_holders
 
 from ..remote.urls import Url
+from ..staging.documents import write_origin
 from ..staging.folder import Folder
-from ..staging.notes import write_origin
-from .entry import LOCK, LOG, MOST_LOG, START, address_in, peer
+from .layout import LOCK, LOG, MOST_LOG, START, address_in, peer
 from .protocol import Ask, Done, Hello, LineBuffer, Ping, Request, Suspect, request_line
 
 BUCKET: Final = "packtrain._storage.remote.bucket:patient_bucket"

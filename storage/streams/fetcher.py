@@ -26,7 +26,7 @@ from packtrain._core.locks import Lock
 from ..remote.objects import Objects
 from ..staging.folder import Folder
 from ..staging.locks import lease_on_entry
-from .entry import LOCK, SOCKET, address_in
+from .layout import LOCK, SOCKET, address_in
 from .manager import CacheManager, log
 from .server import Server
 

@@ -21,8 +21,8 @@ from ..location import shard_place
 from ..remote.objects import Objects
 from ..remote.urls import Url
 from .chunk_files import ChunkFiles
-from .chunks import ChunkTable, Extent, Piece
-from .entry import WHOLE, WRONG
+from .chunks import ChunkRecord, ChunkTable, Extent
+from .layout import WHOLE, WRONG
 
 _APART: Final = 128 << 10
 """Extents that are not farther apart than this are read as one range: a request costs more than these bytes."""
@@ -43,11 +43,11 @@ class Range(NamedTuple):
 class Wrong(NamedTuple):
     """A record that is not what was packed, and the checksum of what it is."""
 
-    piece: Piece
+    record: ChunkRecord
     found: int
 
 
-class Source:
+class ChunkSource:
     """A remote dataset whose chunks are fetched.
 
     Args:
@@ -84,12 +84,12 @@ class Source:
         shard = int(self._table.shard[chunk])
         url = shard_place(self._url, self._manifest, shard)
         extents = self._table.extents(chunk)
-        pieces = list(self._table.pieces(chunk, self._manifest, self._index))
+        records = list(self._table.records(chunk, self._manifest, self._index))
         wrong: tuple[Wrong, ...] = ()
         for _ in range(2):
             data = self._read(url, extents)
-            before, wrong = wrong, _wrong(pieces, data)
-            if not wrong or (wrong == before and 2 * len(wrong) < len(pieces)):
+            before, wrong = wrong, _wrong(records, data)
+            if not wrong or (wrong == before and 2 * len(wrong) < len(records)):
                 return data, wrong
         raise self.corrupt(chunk, wrong[0])
 
@@ -104,7 +104,7 @@ class Source:
 
     def wrong_in(self, chunk: int, data: memoryview) -> tuple[Wrong, ...]:
         """The records in the content of a chunk's file that are not what was packed."""
-        return _wrong(self._table.pieces(chunk, self._manifest, self._index), data)
+        return _wrong(self._table.records(chunk, self._manifest, self._index), data)
 
     def _read(self, url: Url, extents: Sequence[Extent]) -> memoryview:
         if len(extents) == 1 and extents[0].stop - extents[0].start <= _PART:
@@ -129,15 +129,15 @@ class Source:
     def corrupt(self, chunk: int, wrong: Wrong) -> CorruptRecord:
         """The error for a record that arrived damaged twice."""
         url = shard_place(self._url, self._manifest, int(self._table.shard[chunk]))
-        piece, found = wrong
-        line, path = int(self._index["line"][piece.row]), self._index.text("path", piece.row)
-        field = "" if piece.field == "image" else f"{piece.field} of "
+        record, found = wrong
+        line, path = int(self._index["line"][record.row]), self._index.text("path", record.row)
+        field = "" if record.field == "image" else f"{record.field} of "
         return CorruptRecord(
-            f"{url}: {field}row {piece.row} (line {line}, {path!r}), in chunk {chunk}, arrived damaged twice: crc32c "
-            f"is {found:08x}, {piece.crc32c:08x} was written. Either the object was changed, or the store returns "
+            f"{url}: {field}row {record.row} (line {line}, {path!r}), in chunk {chunk}, arrived damaged twice: crc32c "
+            f"is {found:08x}, {record.crc32c:08x} was written. Either the object was changed, or the store returns "
             f"wrong data: `packtrain verify {self._url}` lists all damage",
             file=self._manifest.shards[int(self._table.shard[chunk])].name,
-            row=piece.row,
+            row=record.row,
             line=line,
         )
 
@@ -168,7 +168,7 @@ class Workers:
         woken: A socket that can be read when there are results.
     """
 
-    def __init__(self, source: Source, files: ChunkFiles, threads: int) -> None:
+    def __init__(self, source: ChunkSource, files: ChunkFiles, threads: int) -> None:
         self._source = source
         self._files = files
         self._fetching: Final = ThreadPoolExecutor(threads, "fetch")
@@ -255,6 +255,6 @@ def _parts(extent: Extent) -> Iterator[Extent]:
         yield Extent(start, min(extent.stop, start + _PART), extent.position + start - extent.start)
 
 
-def _wrong(pieces: Iterable[Piece], buffer: memoryview) -> tuple[Wrong, ...]:
-    found = ((piece, crc32c(buffer[piece.position : piece.position + piece.size])) for piece in pieces)
-    return tuple(Wrong(piece, checksum) for piece, checksum in found if checksum != piece.crc32c)
+def _wrong(records: Iterable[ChunkRecord], buffer: memoryview) -> tuple[Wrong, ...]:
+    found = ((record, crc32c(buffer[record.position : record.position + record.size])) for record in records)
+    return tuple(Wrong(record, checksum) for record, checksum in found if checksum != record.crc32c)

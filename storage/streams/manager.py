@@ -21,13 +21,13 @@ from packtrain._core.printable import printable
 from packtrain._core.sizes import size
 
 from ..remote.objects import Objects
+from ..staging.documents import ORIGIN, STREAMED, read_origin
 from ..staging.folder import Folder
-from ..staging.notes import ORIGIN, STREAMED, read_origin
 from .chunk_files import ChunkFiles
 from .chunks import ChunkTable
-from .entry import OPEN_AGAIN, WHOLE, WRONG, Present, overhead_of
 from .failures import Ceiling, Failures
-from .fetching import Source, Workers, Wrong
+from .fetching import ChunkSource, Workers, Wrong
+from .layout import OPEN_AGAIN, WHOLE, WRONG, Present, overhead_of
 from .policy import IN_FLIGHT, Policy, Reading, least_bytes
 
 _MORE_IN_FLIGHT: Final = 8
@@ -84,7 +84,7 @@ class CacheManager:
         if url is None:
             raise CorruptFile(f"{entry / ORIGIN} is damaged. {OPEN_AGAIN}", file=ORIGIN)
         self.url: Final = url
-        self._source: Final = Source(url, manifest, index, self._table, objects)
+        self._source: Final = ChunkSource(url, manifest, index, self._table, objects)
         self._files: Final = ChunkFiles(entry, self._table)
         self._allocated: Final = self._table.allocated
         self.policy: Final = Policy(self._table.bounds, self._allocated, 0)
@@ -245,8 +245,8 @@ class CacheManager:
             outcomes.append(Outcome(chunk, None, self._known_wrong(chunk, wrong)))
         return outcomes
 
-    def let_go(self) -> None:
-        """Takes back the room of what has gone, and of a file system that was full."""
+    def reclaim(self) -> None:
+        """Take back the room of what has gone, and of a file system that was full."""
         self._files.delete_gone()
         self._ceiling.lift()
         self._set_budget()

@@ -16,10 +16,7 @@ from ..location import Location, shard_place
 from ..remote.objects import Objects
 from ..remote.urls import Url
 from ..staging.copying import wait_for_build_lock
-from ..staging.eviction import discard_copy, make_room, under_ledger
-from ..staging.folder import Folder
-from ..staging.locks import Lease, extend
-from ..staging.notes import (
+from ..staging.documents import (
     BLOCK,
     RESERVATION,
     STREAM,
@@ -29,17 +26,20 @@ from ..staging.notes import (
     write_origin,
     write_reservation,
 )
+from ..staging.eviction import discard_copy, make_room, under_ledger
+from ..staging.folder import Folder
+from ..staging.locks import Lease, extend
 from ..staging.options import OnStageProgress, StageOptions
 from ..staging.origin import Origin
 from ..staging.pieces import Journal
 from ..staging.root import Root
-from ..staging.source import Source, plan_of
+from ..staging.source import SourceDataset, plan_of
 from ..staging.stager import Staged, find_complete
 from ..staging.transfer import copy_files
 from .chunks import ChunkTable
 from .client import ChunkCache
 from .connections import BUCKET
-from .entry import CHUNKS, Present, is_of_this_boot
+from .layout import CHUNKS, Present, is_of_this_boot
 
 _SLACK: Final = 8 << 20
 _DATA: Final = "data"
@@ -93,36 +93,36 @@ def open_stream(
     origin = Origin(location, objects)
     manifest = origin.manifest()
     url = location if isinstance(location, Url) else Url.parse(str(manifest.base))
-    source = Source.without_plan(origin, manifest)
+    source = SourceDataset.without_plan(origin, manifest)
     most = _whole(source)
     if budget is None:
         budget = most
     most = min(most, budget)
-    place = Root.make(options.to)
-    with file_errors(place.path, StagingError):
-        staged = find_complete(place, source)
+    root = Root.make(options.to)
+    with file_errors(root.path, StagingError):
+        staged = find_complete(root, source)
         key = source.key if staged is not None else source.key + STREAM
         if staged is not None:
-            _keep(place, key, options)
+            _keep(root, key, options)
             return staged
-        lease = Lease(place, key)
-        entry = place.find_entry(key)
+        lease = Lease(root, key)
+        entry = root.find_entry(key)
         if (
             entry is None
             or read_reservation(entry) < most
-            or place.find_copy(key) is not None
+            or root.find_copy(key) is not None
             or not _is_furnished(entry, source)
         ):
-            with wait_for_build_lock(place, key, on_progress or (lambda progress: None)):
-                entry = place.find_entry(key)
-                _reserve(place, key, entry, url, source, budget, most, options)
+            with wait_for_build_lock(root, key, on_progress or (lambda progress: None)):
+                entry = root.find_entry(key)
+                _reserve(root, key, entry, url, source, budget, most, options)
                 if entry is None:
-                    entry = _build(place, key, source, url)
+                    entry = _build(root, key, source, url)
                 elif not _is_furnished(entry, source):
-                    _furnish_again(place, key, entry, source)
-                with place.ledger():
+                    _furnish_again(root, key, entry, source)
+                with root.ledger():
                     # Of a process that was killed just before its end.
-                    discard_copy(place, key)
+                    discard_copy(root, key)
                 remove_temporaries(entry.path, RESERVATION)
                 write_reservation(entry, url, max(most, read_reservation(entry)))
         _mend(entry, url, manifest)
@@ -131,7 +131,7 @@ def open_stream(
             # The machine has started again since: what was not on the medium then may be anything. A fetcher removes
             # it before it answers.
             cache.state()
-        _keep(place, key, options)
+        _keep(root, key, options)
         lease.close()
     return cache
 
@@ -156,7 +156,7 @@ def _require_options_of_a_cache(options: StageOptions) -> None:
             )
 
 
-def _whole(source: Source) -> int:
+def _whole(source: SourceDataset) -> int:
     """Bytes that a cache with all of a dataset takes at most."""
     manifest = source.manifest
     # Chunks take whole blocks, of which a small shard has one of its own, and there are table, plan and log.
@@ -168,7 +168,7 @@ def _reserve(
     key: str,
     entry: Folder | None,
     url: Url,
-    source: Source,
+    source: SourceDataset,
     budget: int,
     most: int,
     options: StageOptions,
@@ -182,7 +182,7 @@ def _reserve(
         )
     need = max(0, most - present)
     try:
-        under_ledger(root, lambda backing, last: make_room(root, key, need, options, backing))
+        under_ledger(root, lambda checks, last: make_room(root, key, need, options, checks))
     except NoRoom as error:
         why = str(error).replace("(`budget`)", "(`StageOptions.budget`)")
         raise NoRoom(
@@ -190,7 +190,7 @@ def _reserve(
         ) from None
 
 
-def _build(root: Root, key: str, source: Source, url: Url) -> Folder:
+def _build(root: Root, key: str, source: SourceDataset, url: Url) -> Folder:
     """Makes the entry. The caller holds its build lock."""
     for number in range(len(source.manifest.shards)):
         shard_place(url, source.manifest, number)
@@ -207,7 +207,7 @@ def _build(root: Root, key: str, source: Source, url: Url) -> Folder:
         return root.publish(copy, _DATA, source.readable_name, key)
 
 
-def _furnish(copy: Folder, source: Source) -> Folder:
+def _furnish(copy: Folder, source: SourceDataset) -> Folder:
     """Copies what every reader needs. Returns the folder of the dataset, which is this process's alone."""
     dataset = copy.own_folder(_DATA).own_folder(STREAMED)
     dataset.write(PLAN, plan_of(source.origin, source.manifest))
@@ -217,14 +217,14 @@ def _furnish(copy: Folder, source: Source) -> Folder:
     return dataset
 
 
-def _is_furnished(entry: Folder, source: Source) -> bool:
+def _is_furnished(entry: Folder, source: SourceDataset) -> bool:
     """True if nobody has removed or cut off what every reader needs. Its content is compared when it is read."""
     return entry.has_own_file(f"{STREAMED}/{PLAN}") and all(
         entry.file_status(f"{STREAMED}/{file.name}", file.bytes) for file in source.shared
     )
 
 
-def _furnish_again(root: Root, key: str, entry: Folder, source: Source) -> None:
+def _furnish_again(root: Root, key: str, entry: Folder, source: SourceDataset) -> None:
     """Copies again what somebody has removed. The caller holds the build lock; who has the old files keeps them."""
     copied, dataset = _furnish(root.make_copy(key), source), entry.own_folder(STREAMED)
     dataset.own_folder(INDEX)

@@ -14,7 +14,7 @@ from packtrain._core.errors import Denied, NotThere, PacktrainError, StagingErro
 from packtrain._core.errors_as_json import error_to_json
 from packtrain._core.typed import Mismatch
 
-from .entry import peer
+from .layout import peer
 from .manager import CacheManager, Outcome
 from .protocol import (
     Ahead,
@@ -118,7 +118,7 @@ class Server:
         for outcome in self._manager.results():
             self._refused = isinstance(outcome.problem, Denied | NotThere)
             self._tell(outcome)
-        self._manager.let_go()
+        self._manager.reclaim()
         if all(client.budget is None for client in self._clients):
             # The first client has not said yet what the cache may take.
             return

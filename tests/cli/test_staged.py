@@ -11,7 +11,7 @@ import pytest
 from helpers.support import flip, image_set, packed, shard_bytes, tree
 
 from packtrain import Staged, StageOptions, open_dataset, stage
-from packtrain._storage.staging.source import Source, overhead_bytes
+from packtrain._storage.staging.source import SourceDataset, overhead_bytes
 from packtrain.staging import entries
 
 from .conftest import Run
@@ -86,7 +86,7 @@ class TestList:
         assert found["room"]["bytes"] > 0
 
     def test_a_partial_one(self, run: Run, datasets: tuple[Path, Path], place: Path) -> None:
-        source = Source.load(datasets[1])
+        source = SourceDataset.load(datasets[1])
         budget = sum(file.allocated for file in source.files) + overhead_bytes(source.manifest) - 1
         outcome = run("stage", datasets[1], "--to", place, "--partial", "--budget", budget, "--json")
         assert (outcome.json["local_shards"], outcome.json["shards"]) == (3, 4)

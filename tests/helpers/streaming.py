@@ -25,7 +25,7 @@ from packtrain._core.schema import Field
 from packtrain._storage.remote.urls import Url
 from packtrain._storage.staging.options import StageOptions
 from packtrain._storage.streams.client import ChunkCache
-from packtrain._storage.streams.entry import CHUNKS
+from packtrain._storage.streams.layout import CHUNKS
 from packtrain._storage.streams.opening import open_stream
 from packtrain._storage.streams.order import ChunkOrder
 from packtrain._storage.streams.policy import Reading

@@ -37,7 +37,7 @@ from packtrain._readers.loader.streamed import Telling
 from packtrain._readers.monitoring.stats import Meter
 from packtrain._storage.streams import connections, cutting
 from packtrain._storage.streams.client import ChunkCache
-from packtrain._storage.streams.client import Job as Reader
+from packtrain._storage.streams.client import RegisteredRank as Reader
 from packtrain._storage.streams.policy import Reading
 
 BATCH = 12

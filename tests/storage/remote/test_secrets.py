@@ -18,7 +18,7 @@ from helpers.support import require_module
 from packtrain._core.errors import Denied, NotThere, RemoteError, UsageError
 from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.remote.objects import Objects
-from packtrain._storage.remote.refusals import refusal
+from packtrain._storage.remote.store_errors import refusal
 from packtrain._storage.remote.urls import Url
 
 WRONG = "V3JvbmcgZHVtbXkgc2VjcmV0IG9mIHRoZSB0ZXN0cywgOTg3NjU0MzIx"

@@ -14,8 +14,8 @@ from packtrain._core.errors import Denied, UsageError
 from packtrain._core.paths import is_in_store, local_path, without_credentials
 from packtrain._core.stores import KINDS, known_schemes
 from packtrain._storage.remote.objects import Objects
-from packtrain._storage.remote.refusals import refusal
-from packtrain._storage.remote.servers import confined
+from packtrain._storage.remote.redirects import confined
+from packtrain._storage.remote.store_errors import refusal
 from packtrain._storage.remote.urls import Url, is_address
 
 PART = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/"), min_size=1).filter(

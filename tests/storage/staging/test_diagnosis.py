@@ -12,7 +12,7 @@ import pytest
 
 from packtrain._core.memory import MemoryLeft
 from packtrain._core.mounts import Mount, file_system, mount_of, parse_mounts, read_mounts
-from packtrain._storage.staging.room import Place, private, swapping, warnings
+from packtrain._storage.staging.capacity import FileSystem, private, swapping, warnings
 
 GiB = 1 << 30
 HOST = """\
@@ -84,7 +84,7 @@ class TestPrivate:
         place.mkdir()
         source.mkdir()
         code = (
-            "import sys; from pathlib import Path; from packtrain._storage.staging.room import warnings\n"
+            "import sys; from pathlib import Path; from packtrain._storage.staging.capacity import warnings\n"
             "print(*warnings(Path(sys.argv[1]), Path(sys.argv[2]), 1000), sep='\\n')"
         )
         environment = {**os.environ, "SLURM_JOB_ID": job or ""}
@@ -106,7 +106,7 @@ class TestPrivate:
 
 
 tmpfs = Mount(2, 0, "0:9", Path("/"), Path("/dev/shm"), "tmpfs", frozenset(["rw"]))
-shm = Place(Path("/dev/shm"), 32 * GiB, 5 * GiB, tmpfs, (MemoryLeft(60 * GiB, 64 * GiB),))
+shm = FileSystem(Path("/dev/shm"), 32 * GiB, 5 * GiB, tmpfs, (MemoryLeft(60 * GiB, 64 * GiB),))
 disk = replace(shm, mount=replace(tmpfs, kind="ext4"), memory=())
 
 
@@ -127,7 +127,7 @@ class TestSwapping:
             (replace(shm, mount=replace(tmpfs, options=frozenset(["noswap"]))), 9 * GiB, SWAPS),
         ],
     )
-    def test_nothing_otherwise(self, place: Place, need: int, meminfo: str) -> None:
+    def test_nothing_otherwise(self, place: FileSystem, need: int, meminfo: str) -> None:
         assert not list(swapping(place, need, meminfo))
 
 

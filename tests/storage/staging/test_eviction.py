@@ -15,9 +15,9 @@ from helpers.waiting import wait_until
 
 from packtrain import StageOptions, stage
 from packtrain._readers.dataset.store import RecordStore
+from packtrain._storage.staging.documents import write_reservation
+from packtrain._storage.staging.entries import scan
 from packtrain._storage.staging.folder import Folder
-from packtrain._storage.staging.inventory import scan
-from packtrain._storage.staging.notes import write_reservation
 from packtrain._storage.staging.root import Root
 from packtrain.errors import Leased, NoRoom, StagingError, UsageError
 from packtrain.staging import Entry, entries, evict, pin

@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 from packtrain import StageOptions, open_dataset, stage
 from packtrain._readers.dataset.store import RecordStore
 from packtrain._storage.staging import root as root_module
-from packtrain._storage.staging.inventory import scan
+from packtrain._storage.staging.entries import scan
 from packtrain._storage.staging.root import Root
-from packtrain._storage.staging.source import Source
+from packtrain._storage.staging.source import SourceDataset
 from packtrain.errors import PacktrainError, StagingError
 from packtrain.staging import Entry, entries, evict, lease_on, pin, repair, strays
 
@@ -139,7 +139,7 @@ def made_root(place: Path) -> Path:
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_strays_are_left_alone_and_block_nothing(dataset: Path, data: st.DataObject) -> None:
-    source = Source.load(dataset)
+    source = SourceDataset.load(dataset)
     chosen = data.draw(some_strays(source.key, f"{dataset.name}-{source.key}"))
     with tempfile.TemporaryDirectory(prefix="packtrain-test-", dir=memory()) as folder:
         place = Path(folder, "place")
@@ -247,7 +247,7 @@ class TestInThePlaceOfTheRoot:
                 theirs.rename(sound)
 
         monkeypatch.setattr(root_module, "_require_safe", exchange)
-        opened = root_module._open_place(sound / "inside")
+        opened = root_module._open_outer(sound / "inside")
         assert os.fstat(opened.fileno()).st_ino == was
 
     def test_links_without_end(self, place: Path) -> None:
@@ -361,7 +361,7 @@ class TestForeignRoots:
         """Path of the dataset, and of its lease."""
         root = folder / f"packtrain-{STRANGER}"
         (root / ".locks").mkdir(parents=True)
-        key = Source.load(dataset).key
+        key = SourceDataset.load(dataset).key
         return shutil.copytree(dataset, root / f"{dataset.name}-{key}"), root / ".locks" / f"{key}.lease"
 
     @pytest.mark.parametrize("kind", ["link to a file", "broken link", "pipe", "hard link", "missing"])
@@ -394,7 +394,7 @@ class TestInACopy:
     @pytest.mark.parametrize("kind", OWN_KINDS)
     @pytest.mark.parametrize("name", ["data", "journal", "reservation.json"])
     def test_instead_of_its_parts(self, dataset: Path, place: Path, stranger: Stranger, kind: str, name: str) -> None:
-        copy = made_root(place) / ".tmp" / Source.load(dataset).key
+        copy = made_root(place) / ".tmp" / SourceDataset.load(dataset).key
         copy.mkdir()
         Stray(f".tmp/{copy.name}", name, kind).put(root_of(place), stranger)
         before = {**seen(stranger.folder), "thesis.txt": None}

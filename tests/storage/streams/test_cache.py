@@ -37,7 +37,7 @@ from packtrain._storage.staging.options import StageOptions
 from packtrain._storage.streams import connections, cutting
 from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.connections import start_fetcher
-from packtrain._storage.streams.entry import CHUNKS, LOCK, address_in, chunk_path
+from packtrain._storage.streams.layout import CHUNKS, LOCK, address_in, chunk_path
 from packtrain._storage.streams.opening import open_stream
 from packtrain._storage.streams.policy import Reading
 from packtrain._storage.streams.protocol import digest_of_access

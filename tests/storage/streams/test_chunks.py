@@ -56,7 +56,7 @@ def assert_laws(folder: Path) -> ChunkTable:
         assert len(file) == table.bytes[chunk]
         places = range(int(table.bounds[chunk]), int(table.bounds[chunk + 1]))
         rows = {int(row) for row in index["by_place"][list(places)]}
-        for piece in table.pieces(chunk, manifest, index):
+        for piece in table.records(chunk, manifest, index):
             assert piece.row in rows
             columns = index.field(piece.field)
             offset, size = int(columns["offset"][piece.row]), int(columns["length"][piece.row])

@@ -24,7 +24,7 @@ from packtrain._storage.streams import client, cutting
 from packtrain._storage.streams.chunk_files import ChunkFiles
 from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.connections import start_fetcher
-from packtrain._storage.streams.entry import CHUNKS, LOCK, LOG, PRESENT, SOCKET, chunk_path
+from packtrain._storage.streams.layout import CHUNKS, LOCK, LOG, PRESENT, SOCKET, chunk_path
 from packtrain._storage.streams.manager import CacheManager
 from packtrain._storage.streams.policy import Reading
 from packtrain.errors import StagingError
@@ -268,7 +268,7 @@ class TestPowerCuts:
 
         def settled() -> bool:
             manager.results()
-            manager.let_go()
+            manager.reclaim()
             manager.decide()
             return not manager.fetching
 

@@ -140,7 +140,7 @@ class TestBudget:
         found = CacheManager(cache.entry, LocalObjects())
 
         def present() -> int:
-            found.let_go()
+            found.reclaim()
             found.decide()
             count: int = found.figures()["present"]
             return count

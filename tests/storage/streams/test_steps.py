@@ -12,10 +12,10 @@ from helpers.faults.harness import Action, FaultPoints, FaultServer
 from helpers.local_objects import LocalObjects
 from helpers.streaming import URL, MiB, Remote, assert_whole, fetcher_pid, read, write_plain
 
-from packtrain._storage.staging.inventory import entries
+from packtrain._storage.staging.entries import entries
 from packtrain._storage.streams import cutting
 from packtrain._storage.streams.client import ChunkCache
-from packtrain._storage.streams.entry import CHUNKS
+from packtrain._storage.streams.layout import CHUNKS
 from packtrain._storage.streams.manager import CacheManager
 
 # Code for a separate process: one fetcher's whole life, without its socket.

@@ -34,8 +34,8 @@ from packtrain._core.opening import open_regular
 from packtrain._core.problems import reading
 from packtrain._core.processes import boot_id
 
+from ..staging.documents import allocated_bytes, in_blocks
 from ..staging.folder import Folder
-from ..staging.notes import allocated_bytes, in_blocks
 
 CHUNKS: Final = "chunks"
 PRESENT: Final = "present"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from packtrain._core.memory import MemoryLeft
 from packtrain._core.mounts import Mount
-from packtrain._storage.staging.room import Place, Room, remount, room
+from packtrain._storage.staging.capacity import Capacity, FileSystem, capacity, remount
 
 GiB = 1 << 30
 DISK = Mount(1, 0, "8:1", Path("/"), Path("/scratch"), "ext4", frozenset())
@@ -25,14 +25,14 @@ MACHINE = MemoryLeft(300 * GiB, 512 * GiB)
 JOB = MemoryLeft(20 * GiB, 64 * GiB, "/system.slice/slurmstepd.scope/job_7")
 CONTAINER = MemoryLeft(20 * GiB, 64 * GiB, "/")
 
-disk = Place(Path("/scratch/my data"), 1000 * GiB, 400 * GiB, DISK, ())
-shm = Place(Path("/dev/shm"), 256 * GiB, 200 * GiB, SHM, (MACHINE,))
+disk = FileSystem(Path("/scratch/my data"), 1000 * GiB, 400 * GiB, DISK, ())
+shm = FileSystem(Path("/dev/shm"), 256 * GiB, 200 * GiB, SHM, (MACHINE,))
 
 
 def of(
-    place: Place, need: int = 0, *, budget: int | None = None, used: int = 0, promised: int = 0, reserve: int = 0
-) -> Room:
-    return room(place, budget=budget, used=used, promised=promised, reserve=reserve, need=need)
+    place: FileSystem, need: int = 0, *, budget: int | None = None, used: int = 0, promised: int = 0, reserve: int = 0
+) -> Capacity:
+    return capacity(place, budget=budget, used=used, promised=promised, reserve=reserve, need=need)
 
 
 amounts = st.integers(0, 1 << 40)
@@ -54,7 +54,7 @@ class TestFigures:
         in_memory: bool,
     ) -> None:
         lefts = tuple(MemoryLeft(left, left, f"/{number}") for number, left in enumerate(memory)) if in_memory else ()
-        place = Place(Path("/x"), total + 1, free, SHM if in_memory else DISK, lefts)
+        place = FileSystem(Path("/x"), total + 1, free, SHM if in_memory else DISK, lefts)
         found = of(place, budget=budget, used=used, promised=promised, reserve=reserve)
         figures = {"file system": free - promised - reserve}
         if budget is not None:
@@ -98,7 +98,7 @@ class TestFigures:
             (replace(disk, memory=()), 1 << 60, "file system", 400),
         ],
     )
-    def test_who_limits(self, place: Place, budget: int | None, bound: str, count: int) -> None:
+    def test_who_limits(self, place: FileSystem, budget: int | None, bound: str, count: int) -> None:
         found = of(place, budget=budget)
         assert (found.bound, found.bytes) == (bound, count * GiB)
 
@@ -113,7 +113,7 @@ class TestFigures:
         place = replace(disk, total=total, free=total)
         assert place.reserve == reserve
         if total:
-            assert room(place, budget=None, used=0, promised=0, reserve=None).bytes == total - reserve
+            assert capacity(place, budget=None, used=0, promised=0, reserve=None).bytes == total - reserve
 
 
 class TestMessage:
@@ -167,18 +167,18 @@ class TestMessage:
 
 class TestThisMachine:
     def test_a_disk_is_what_df_says(self, tmp_path: Path) -> None:
-        found = room(Place.inspect(tmp_path), reserve=0)
+        found = capacity(FileSystem.inspect(tmp_path), reserve=0)
         if found.bound == "file system":
             assert abs(found.bytes - shutil.disk_usage(tmp_path).free) < GiB
 
     def test_a_budget(self, tmp_path: Path) -> None:
-        place = Place.inspect(tmp_path)
-        assert room(place, budget=4096, used=4000, promised=90, reserve=0).bytes == 6
-        assert room(place.after_freeing(1000), budget=4096, used=3000, promised=90, reserve=0).bytes == 1006
+        place = FileSystem.inspect(tmp_path)
+        assert capacity(place, budget=4096, used=4000, promised=90, reserve=0).bytes == 6
+        assert capacity(place.after_freeing(1000), budget=4096, used=3000, promised=90, reserve=0).bytes == 1006
 
     def test_no_such_folder(self, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError):
-            Place.inspect(tmp_path / "none")
+            FileSystem.inspect(tmp_path / "none")
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a tmpfs of its own")
     def test_a_small_tmpfs(self, tmp_path: Path) -> None:
@@ -186,12 +186,12 @@ class TestThisMachine:
         code = f"""
 import subprocess
 from pathlib import Path
-from packtrain._storage.staging.room import Place, room
+from packtrain._storage.staging.capacity import FileSystem, capacity
 
 def free():
-    return room(Place.inspect(Path({str(tmp_path)!r})), need=90 << 20)
+    return capacity(FileSystem.inspect(Path({str(tmp_path)!r})), need=90 << 20)
 
-assert Place.inspect(Path({str(tmp_path)!r})).reserve == 4 << 20
+assert FileSystem.inspect(Path({str(tmp_path)!r})).reserve == 4 << 20
 before = free()
 assert (before.bytes, before.bound) == (60 << 20, "file system"), before
 command = before.message.split("administrator: `")[1].split("`")[0]
@@ -209,4 +209,4 @@ assert free().bytes >= 90 << 20
         assert done.returncode == 0, done.stderr
 
     def test_the_default_reserve(self, tmp_path: Path) -> None:
-        assert 0 < Place.inspect(tmp_path).reserve <= 2 * GiB
+        assert 0 < FileSystem.inspect(tmp_path).reserve <= 2 * GiB

@@ -15,7 +15,7 @@ from helpers.support import flip, tree
 
 from packtrain import StageOptions, stage
 from packtrain._storage.staging import eviction
-from packtrain._storage.staging.source import Source
+from packtrain._storage.staging.source import SourceDataset
 from packtrain.errors import Leased, NoRoom, StagingError
 from packtrain.staging import entries, evict
 
@@ -136,15 +136,15 @@ class TestKept:
         second = staged(first, other_place)
         shutil.rmtree(source)
         staged(second, place)
-        load = Source.load
+        load = SourceDataset.load
 
-        def load_and_evict(folder: Path) -> Source:
+        def load_and_evict(folder: Path) -> SourceDataset:
             found = load(folder)
             with pytest.raises(Leased):
                 evict(other_place, [second], force=True)
             return found
 
-        monkeypatch.setattr(Source, "load", load_and_evict)
+        monkeypatch.setattr(SourceDataset, "load", load_and_evict)
         assert [entry.path for entry in evict(place)] == [first]
         assert second.is_dir()
 
@@ -210,7 +210,7 @@ def test_a_source_that_does_not_answer_stops_nobody_else(
 ) -> None:
     """As on a network file system whose server is down."""
     staged(source, place)
-    load = Source.load
+    load = SourceDataset.load
     asked, answer = threading.Event(), threading.Event()
 
     def hang(folder: Path) -> object:
@@ -219,7 +219,7 @@ def test_a_source_that_does_not_answer_stops_nobody_else(
             assert answer.wait(60)
         return load(folder)
 
-    monkeypatch.setattr(Source, "load", hang)
+    monkeypatch.setattr(SourceDataset, "load", hang)
     budget = budget_for_one(place)
     waiting = threading.Thread(target=stage, args=(datasets[0], StageOptions(to=place, budget=budget)))
     waiting.start()

@@ -23,10 +23,10 @@ from ..location import Location
 from ..remote.urls import Url
 from .folder import Folder
 
-NOTE: Final = "staged.json"
+PROVENANCE: Final = "staged.json"
 RESERVATION: Final = "reservation.json"
 ORIGIN: Final = "origin.json"
-"""What a cache has in place of a note: where its dataset comes from, without credentials."""
+"""What a cache has in place of a provenance: where its dataset comes from, without credentials."""
 STREAM: Final = ".stream"
 """What the keys of caches end in."""
 STREAMED: Final = "dataset"
@@ -35,11 +35,11 @@ BLOCK: Final = 4096
 """Bytes per block. Files take whole blocks of this size on tmpfs and on most disk file systems."""
 _VERSION: Final = 1
 _MOST_BYTES: Final = 64 << 20
-"""Documents that are larger are not read: the note of some 500,000 files."""
+"""Documents that are larger are not read: the provenance of some 500,000 files."""
 
 
 @dataclass(frozen=True)
-class Note:
+class Provenance:
     """Where an entry was copied from.
 
     Attributes:
@@ -56,21 +56,21 @@ def stamp_of(status: os.stat_result) -> str:
     return f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
 
 
-def write_note(folder: Folder, note: Note) -> None:
+def write_provenance(folder: Folder, provenance: Provenance) -> None:
     """Writes into an entry where it was copied from."""
-    body = {"source": str(note.source), "stamps": dict(note.stamps), "created": int(time.time())}
-    _write(folder, NOTE, body)
+    body = {"source": str(provenance.source), "stamps": dict(provenance.stamps), "created": int(time.time())}
+    _write(folder, PROVENANCE, body)
 
 
-def read_note(folder: Folder) -> Note | None:
-    """Where an entry was copied from; None if there is no sound note."""
-    body = _read(folder, NOTE)
+def read_provenance(folder: Folder) -> Provenance | None:
+    """Where an entry was copied from; None if there is no sound provenance."""
+    body = _read(folder, PROVENANCE)
     source, stamps = _location(body.get("source")), body.get("stamps")
     if source is None:
         return None
     if not isinstance(stamps, dict) or not all(isinstance(stamp, str) for stamp in stamps.values()):
         stamps = {}
-    return Note(source, stamps)
+    return Provenance(source, stamps)
 
 
 def write_reservation(folder: Folder, source: Location, count: int) -> None:

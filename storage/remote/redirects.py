@@ -1,4 +1,4 @@
-"""Names the servers that requests for a store may go to, so that no redirect takes them, with credentials, elsewhere.
+"""Keeps requests, which may hold credentials, from following redirects to other servers.
 
 obstore follows redirects to any host, and has no option against it. But a proxy applies to redirects, too. So every
 host gets a proxy where nobody can listen, except those that a store needs.

@@ -28,7 +28,7 @@ Bound = Literal["budget", "file system", "memory", "cgroup"]
 
 
 @dataclass(frozen=True)
-class Room:
+class Capacity:
     """Space that can still be used in a folder.
 
     Attributes:
@@ -43,7 +43,7 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Place:
+class FileSystem:
     """What the system reports about a folder.
 
     Attributes:
@@ -82,8 +82,8 @@ class Place:
         """True if files there take memory, which is charged to the cgroup of the process that writes them."""
         return self.mount is not None and self.mount.kind in IN_MEMORY
 
-    def after_freeing(self, freed: int) -> Place:
-        """The place as it would be if `freed` bytes were deleted there."""
+    def after_freeing(self, freed: int) -> FileSystem:
+        """The system as it would be if `freed` bytes were deleted there."""
         # They are not necessarily charged to our cgroups: the process that wrote them may have been in another one.
         memory = (
             replace(left, bytes=left.bytes + (freed if left.cgroup is None else min(freed, left.shared)))
@@ -100,29 +100,29 @@ class Place:
         return min(_RESERVE, self.total // 16) if self.total else _RESERVE
 
 
-def room(
-    place: Place,
+def capacity(
+    system: FileSystem,
     *,
     budget: int | None = None,
     used: int = 0,
     promised: int = 0,
     reserve: int | None = None,
     need: int = 0,
-) -> Room:
+) -> Capacity:
     """Return how much more can be staged.
 
     Args:
-        place: Where.
+        system: Where.
         budget: Maximum number of bytes for all entries together; None for no limit.
         used: Bytes that entries and unfinished copies take now.
         promised: Bytes that copies in progress will take in addition.
-        reserve: Bytes to leave free for other programs; None for `Place.reserve`.
+        reserve: Bytes to leave free for other programs; None for `FileSystem.reserve`.
         need: Bytes to be added. Only the message depends on it: it says how much would be enough.
     """
-    kept_free = place.reserve if reserve is None else reserve
-    bounds = list(_system_limits(place, promised, kept_free, need))
+    kept_free = system.reserve if reserve is None else reserve
+    bounds = list(_system_limits(system, promised, kept_free, need))
     if budget is not None:
-        bounds.append(_budget(place, budget, used + promised))
+        bounds.append(_budget(system, budget, used + promised))
     return min(bounds, key=lambda bound: bound.bytes)
 
 
@@ -136,57 +136,57 @@ def gibibytes(count: float) -> int:
     return max(1, math.ceil(count / GiB))
 
 
-def _budget(place: Place, budget: int, taken: int) -> Room:
+def _budget(system: FileSystem, budget: int, taken: int) -> Capacity:
     left = budget - taken
     figures = f"the budget of {size(budget)} has only {size(max(0, left))} left ({size(taken)} staged or being copied)"
-    return Room(left, "budget", f"{figures}: raise it (`budget`), or make room ({_list(place)})")
+    return Capacity(left, "budget", f"{figures}: raise it (`budget`), or make room ({_list(system)})")
 
 
-def _system_limits(place: Place, promised: int, kept_free: int, need: int) -> Iterator[Room]:
+def _system_limits(system: FileSystem, promised: int, kept_free: int, need: int) -> Iterator[Capacity]:
     """The room that the file system, the machine's memory and each cgroup leave."""
     unavailable = promised + kept_free
     promises = f", {size(promised)} promised to other copies" if promised else ""
     details = f"{size(kept_free)} must stay free (`reserve`){promises}"
-    memory = min((left.bytes for left in place.memory), default=math.inf)
+    memory = min((left.bytes for left in system.memory), default=math.inf)
     # A file system without a size of its own, such as a ramfs, reports 0.
-    free = place.free if place.total else 1 << 62
-    figures = f"{place.folder} has {size(free)} free of {size(place.total)}; {details}"
-    if not place.in_memory:
-        step = f"make room there ({_list(place)}), or use another folder (`to`)"
+    free = system.free if system.total else 1 << 62
+    figures = f"{system.folder} has {size(free)} free of {size(system.total)}; {details}"
+    if not system.in_memory:
+        step = f"make room there ({_list(system)}), or use another folder (`to`)"
     elif need + unavailable <= memory:
-        larger = place.total - place.free + unavailable + need
+        larger = system.total - system.free + unavailable + need
         step = (
-            f"make room there ({_list(place)}), enlarge it (administrator: `{remount(place.point, larger)}`; "
+            f"make room there ({_list(system)}), enlarge it (administrator: `{remount(system.point, larger)}`; "
             f"container: --shm-size={gibibytes(larger)}g), or use a local disk (`to`)"
         )
     else:
         step = f"enlarging it would not help, because only {size(memory)} of memory are left: use a local disk (`to`)"
-    yield Room(free - unavailable, "file system", f"{figures}: {step}")
-    for left in place.memory:
-        yield _memory(place, left, unavailable, details, need)
+    yield Capacity(free - unavailable, "file system", f"{figures}: {step}")
+    for left in system.memory:
+        yield _memory(system, left, unavailable, details, need)
 
 
-def _memory(place: Place, left: MemoryLeft, unavailable: int, details: str, need: int) -> Room:
+def _memory(system: FileSystem, left: MemoryLeft, unavailable: int, details: str, need: int) -> Capacity:
     count = left.bytes - unavailable
     if left.cgroup is None:
-        return Room(
+        return Capacity(
             count,
             "memory",
-            f"{place.folder} is in memory, and this machine has {size(left.bytes)} of memory left; {details}: "
-            f"make room there ({_list(place)}), or use a local disk (`to`)",
+            f"{system.folder} is in memory, and this machine has {size(left.bytes)} of memory left; {details}: "
+            f"make room there ({_list(system)}), or use a local disk (`to`)",
         )
     wanted = gibibytes(left.limit - left.bytes + unavailable + need)
     more = f"--mem={wanted}G" if "slurm" in left.cgroup else f"Slurm --mem={wanted}G, Docker --memory={wanted}g"
-    return Room(
+    return Capacity(
         count,
         "cgroup",
-        f"{place.folder} is in memory, and the limit of cgroup {left.cgroup} ({size(left.limit)}) leaves "
+        f"{system.folder} is in memory, and the limit of cgroup {left.cgroup} ({size(left.limit)}) leaves "
         f"{size(left.bytes)}; {details}: request more memory ({more}), or use a local disk (`to`)",
     )
 
 
-def _list(place: Place) -> str:
-    return f"`packtrain staged list --to {shlex.quote(str(place.folder))}`"
+def _list(system: FileSystem) -> str:
+    return f"`packtrain staged list --to {shlex.quote(str(system.folder))}`"
 
 
 def warnings(folder: Path, source: Location, need: int) -> list[str]:
@@ -195,11 +195,11 @@ def warnings(folder: Path, source: Location, need: int) -> list[str]:
     Raises:
         OSError: `folder` or `source` does not exist.
     """
-    place = Place.inspect(folder)
+    system = FileSystem.inspect(folder)
     same = isinstance(source, Path) and os.stat(folder).st_dev == os.stat(source).st_dev
     return [
         *private(folder.resolve(), read_mounts(), read_mounts(1), os.environ.get("SLURM_JOB_ID")),
-        *swapping(place, need, Path("/proc/meminfo").read_text()),
+        *swapping(system, need, Path("/proc/meminfo").read_text()),
         *([_NOTHING_GAINED.format(source=source, folder=folder)] if same else ()),
     ]
 
@@ -230,14 +230,14 @@ def private(folder: Path, ours: Sequence[Mount], everyones: Sequence[Mount], job
         )
 
 
-def swapping(place: Place, need: int, meminfo: str) -> Iterator[str]:
+def swapping(system: FileSystem, need: int, meminfo: str) -> Iterator[str]:
     """Warns if a tmpfs may be swapped out and probably will be."""
     table = dict(line.split(":", 1) for line in meminfo.splitlines() if ":" in line)
     swap, available = (int(table.get(name, "0").split()[0]) * 1024 for name in ("SwapTotal", "MemAvailable"))
-    if place.in_memory and swap and place.mount and "noswap" not in place.mount.options and 2 * need > available:
+    if system.in_memory and swap and system.mount and "noswap" not in system.mount.options and 2 * need > available:
         yield (
             f"this machine has {size(swap)} of swap, and staging takes {size(need)} of {size(available)} free memory "
-            f"in {place.point}: swapped-out data is slow to read. Leave more memory free, or ask the administrator to "
+            f"in {system.point}: swapped-out data is slow to read. Leave more memory free, or ask the administrator to "
             "mount the tmpfs with noswap"
         )
 

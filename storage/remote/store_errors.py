@@ -13,7 +13,7 @@ from typing import Final
 
 from packtrain._core.errors import Denied, NotThere, RemoteError
 
-from .servers import IDENTITIES, NOWHERE
+from .redirects import IDENTITIES, NOWHERE
 from .urls import Url
 
 _STATUS: Final = re.compile(r"non-2xx status code: (\d{3})( [A-Za-z' -]+)?")

@@ -18,8 +18,8 @@ from packtrain._core.suggestions import did_you_mean
 
 from ..location import Location, location_of
 from ..remote.urls import Url
+from .documents import STREAM, STREAMED, allocated_bytes, read_origin, read_provenance, read_reservation
 from .locks import holders, is_held, lock_path, lock_time
-from .notes import STREAM, STREAMED, allocated_bytes, read_note, read_origin, read_reservation
 from .root import Root
 from .source import key_of
 
@@ -136,14 +136,14 @@ def read_entry(root: Root, key: str, name: str) -> Entry:
         links = sum(folder.link_target(shard.name) is not None for shard in manifest.shards)
     except (DatasetError, OSError):
         shards = links = 0
-    note = None if stream else read_note(folder)
+    provenance = None if stream else read_provenance(folder)
     leased = is_held(root, key, "lease")
     present = allocated_bytes(folder)
     return Entry(
         id=name,
         key=key,
         path=folder.path,
-        source=read_origin(folder) if stream else None if note is None else note.source,
+        source=read_origin(folder) if stream else None if provenance is None else provenance.source,
         bytes=present,
         reserved=max(0, read_reservation(folder) - present) if stream and leased else 0,
         shards=shards,

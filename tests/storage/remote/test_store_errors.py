@@ -12,7 +12,7 @@ from helpers.objects.servers import KEY_ID, Server
 
 from packtrain._core.errors import Denied, NotThere, RemoteError
 from packtrain._storage.remote.objects import Objects
-from packtrain._storage.remote.refusals import Busy, Expired, Temporary, refusal
+from packtrain._storage.remote.store_errors import Busy, Expired, Temporary, refusal
 from packtrain._storage.remote.urls import Url
 
 
