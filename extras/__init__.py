@@ -1,1 +1,1 @@
-"""What stands beside the loader: DALI, loaders for training and validation, and what finds out why training is slow."""
+"""Beside the loader: DALI, training with validation, and tools that find out why training is slow."""

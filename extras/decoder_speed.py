@@ -1,4 +1,4 @@
-"""How fast a decoder is on this machine, measured briefly on a generated image."""
+"""Speed of a decoder on this machine, measured briefly on a generated image."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _BILINEAR: Final = FILTERS["bilinear"]
 
 @dataclass(frozen=True)
 class DecoderSpeed:
-    """How long a decoder takes for one image on one core: medians, in microseconds.
+    """Time that a decoder takes for one image on one core: medians, in microseconds.
 
     Attributes:
         decode: Time to decode a whole JPEG of 500 x 375 pixels.
@@ -55,12 +55,12 @@ class DecoderSpeed:
 
     @property
     def images_per_second(self) -> float:
-        """Random crops per second on one core, from crop-ready records if they can be made here."""
+        """Random crops per second on one core, from crop-ready records if these can be made here."""
         return 1e6 / ((self.cut or self.decode) + self.resize)
 
 
 def measure_decoder(decoder: Decoder, seconds: float = 0.2) -> DecoderSpeed:
-    """Measures a decoder, spending `seconds` on each of the three figures."""
+    """Measure a decoder, spending `seconds` on each of the three figures."""
     jpeg = photograph()
     record = _crop_ready(jpeg)
     style = resizing.style() if decoder.pixels(jpeg) is not None else None
@@ -90,7 +90,7 @@ def measure_decoder(decoder: Decoder, seconds: float = 0.2) -> DecoderSpeed:
 
 
 def photograph() -> bytes:
-    """A JPEG that takes as long to decode as a photograph: detail at all scales, about 100 kB."""
+    """Make a JPEG that takes as long to decode as a photograph: detail at all scales, about 100 kB."""
     pillow = require_pillow()
     random = np.random.default_rng(0)
     total = np.zeros((SIZE[1], SIZE[0], 3))

@@ -1,4 +1,4 @@
-"""What would make this machine read images faster, and the commands for it."""
+"""Advice on this machine: commands that would make it read images faster."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _SMALL_SHM: Final = 1 << 30
 
 @dataclass(frozen=True)
 class Advice:
-    """Something that can be improved.
+    """Advice on one thing that can be improved.
 
     Attributes:
-        text: What is wrong and what it costs.
-        command: Shell command that fixes it; None if no command can.
-        broken: True if images cannot be read reliably until this is fixed.
-        optional: True if packtrain itself reads no faster with it; the text says who does.
+        text: The trouble and its cost.
+        command: Shell command that ends the trouble; None if no command can.
+        broken: True if images cannot be read reliably until the trouble is ended.
+        optional: True if packtrain itself would read no faster; the text says who would.
     """
 
     text: str
@@ -33,12 +33,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class DoctorReport:
-    """What `examine` found.
-
-    Attributes:
-        facts: The machine as it is.
-        advice: What can be improved, the most serious first.
-    """
+    """Facts about the machine, and advice, the most serious first."""
 
     facts: MachineFacts
     advice: tuple[Advice, ...]
@@ -55,13 +50,13 @@ class DoctorReport:
 
 
 def examine(seconds: float = 0.2) -> DoctorReport:
-    """Inspects this machine and measures its decoders, spending `seconds` on each of three figures per decoder."""
+    """Inspect this machine and measure its decoders, spending `seconds` on each of three figures per decoder."""
     facts = find_facts(seconds)
     return DoctorReport(facts, tuple(advise(facts)))
 
 
 def advise(facts: MachineFacts) -> list[Advice]:
-    """What would repair or speed up reading on a machine with these facts, the most serious first."""
+    """Advise on a machine with these facts, the most serious first."""
     return sorted(_advice(facts), key=lambda advice: (not advice.broken, advice.optional))
 
 
@@ -127,7 +122,7 @@ def _advise_on_decoders(facts: MachineFacts) -> Iterator[Advice]:
 
 
 def _for_building(facts: MachineFacts) -> str:
-    """What of that which building the extension needs is missing on a machine with these facts."""
+    """Name the packages that are missing for building the extension."""
     missing = [package for package in facts.to_install if package in EXTENSION_NEEDS]
     if missing:
         return f"Not installed here: {', '.join(missing)}"
@@ -135,7 +130,7 @@ def _for_building(facts: MachineFacts) -> str:
 
 
 def _replace_pillow(facts: MachineFacts) -> str:
-    """Removes Pillow and pillow-simd and installs the faster one of those that run on this processor."""
+    """Return the command that puts the faster Pillow for this processor in the place of both."""
     remove = f"{pip()} uninstall -y pillow pillow-simd"
     if not facts.avx2:
         return f"{remove} && {pip()} install pillow"

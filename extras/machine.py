@@ -1,4 +1,4 @@
-"""What determines how fast this machine reads images: packages, decoders, cores and /dev/shm."""
+"""Facts that decide how fast this machine reads images: packages, decoders, cores and /dev/shm."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class DecoderFacts:
 
     Attributes:
         name: Name of the decoder, as `open_dataset` takes it.
-        version: Library that decodes, with its version; None if it is not installed.
+        version: Library that decodes, with its version; None if the decoder is not installed.
         auto: True if ``decoder="auto"`` takes this decoder.
-        problem: Why ``"auto"`` would not take it; None if it could.
-        speed: How fast it is; None if it is not installed.
+        problem: Reason for which ``"auto"`` does not take this decoder; None if it could.
+        speed: Speed on this machine; None if the decoder is not installed.
     """
 
     name: str
@@ -44,13 +44,13 @@ class DecoderFacts:
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """What determines how fast this machine reads images.
+    """Facts that decide how fast this machine reads images.
 
     Attributes:
         versions: Versions of Python, packtrain, numpy and torch; None for a package that is not installed. With the C
             extension, also the libjpeg that it uses.
         pillow: Pillow or pillow-simd, with its version and libjpeg; None if neither can be imported.
-        pillow_problem: Why neither can be imported, or that both are installed; None if all is well.
+        pillow_problem: Trouble with Pillow: none can be imported, or both are installed. None if all is well.
         avx2: True if the processor has AVX2, for which pillow-simd should be compiled.
         to_install: Debian packages that are missing for compiling an extension.
         cores: Cores that this process may use.
@@ -59,7 +59,7 @@ class MachineFacts:
         shm_free: Free bytes in /dev/shm; None if there is none.
         decoders: All decoders that packtrain knows, in its order; empty without Pillow, which all of them need.
         resizes: True if packtrain resizes with its extension, and not with Pillow.
-        gpu: What decodes on the GPU; None if there is no GPU, or no Pillow to compare with.
+        gpu: Decoder on the GPU; None if there is no GPU, or no Pillow to compare with.
         dali: NVIDIA DALI on the CPU; None if it is not installed, or there is no Pillow to compare with.
     """
 
@@ -79,7 +79,7 @@ class MachineFacts:
 
 
 def find_facts(seconds: float) -> MachineFacts:
-    """Inspects this machine and measures its decoders, spending `seconds` on each of three figures per decoder."""
+    """Inspect this machine and measure its decoders, spending `seconds` on each of three figures per decoder."""
     pillow, pillow_problem = None, pillow_conflict()
     try:
         pillow = pillow_version()
@@ -131,7 +131,7 @@ def _version(distribution: str) -> str | None:
 
 
 def _shm(path: Path) -> tuple[int, int] | tuple[None, None]:
-    """Total and free bytes."""
+    """Return total and free bytes."""
     try:
         state = os.statvfs(path)
     except OSError:

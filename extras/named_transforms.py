@@ -22,7 +22,7 @@ from packtrain._readers.transforms.geometric import (
 
 _NAMES: Final = "rrc224, center224, crop224 (with any size), none, or module:attribute"
 _PUBLIC_MODULE: Final = "packtrain.transforms"
-"""Where users import the transforms from."""
+"""The module from which users import transforms."""
 _RESIZE_TO_CROP: Final = 256 / 224
 """The usual ratio for evaluation: resize to 256, crop 224."""
 

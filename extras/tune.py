@@ -1,4 +1,4 @@
-"""Searches for the best number of workers and prefetch factor by measuring the loader itself."""
+"""Search for the best number of workers and prefetch factor, by measuring the loader itself."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from .watch import samples_in
 _MILLION: Final = 1_000_000
 _ENDLESS: Final = 1 << 40
 MIN_BATCHES: Final = 4
-"""A trial counts at least this many batches."""
+"""Least number of batches that a trial counts."""
 _PREFETCH_FACTORS: Final = (2, 4, 8)
 """The first is the loader's own. Fewer would leave nothing in reserve for a step that takes longer than usual."""
 _MAX_TRIAL_SECONDS: Final = 5.0
 _TURNS: Final = 3
-"""How often each setting should be measured."""
+"""Number of measurements of each setting that the time should allow."""
 _HOPELESS: Final = 0.2
 """A setting that is behind the fastest by this share gets no further turn."""
 _HELD_BATCHES: Final = 2
@@ -48,7 +48,7 @@ _NOISY: Final = 0.05
 @checks_names()
 @dataclass(frozen=True)
 class TuneOptions:
-    """What `tune` looks for, and how long.
+    """Conditions under which `tune` looks for a setting.
 
     Attributes:
         transform: Name of the transform: ``"rrc224"``, ``"center224"`` or ``"crop224"`` (with any size), ``"none"``, or
@@ -79,10 +79,10 @@ class TuneOptions:
 
 
 class Setting(NamedTuple):
-    """Arguments of `Loader`: `num_workers` and `prefetch_factor`."""
+    """Arguments of `Loader`."""
 
-    workers: int
-    prefetch: int
+    num_workers: int
+    prefetch_factor: int
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class SettingResult:
-    """A setting and what its trials show.
+    """The trials of a setting, summed up.
 
     Attributes:
         setting: The setting that was measured.
@@ -126,17 +126,17 @@ class SettingResult:
 
     @property
     def cost(self) -> tuple[int, int]:
-        """Settings are compared by their workers, and ties are resolved by their memory."""
-        return self.setting.workers, self.memory
+        """Number of workers, then bytes of memory: a setting with fewer of them is cheaper."""
+        return self.setting.num_workers, self.memory
 
 
 @dataclass(frozen=True)
 class TuneResult:
-    """What `tune` found.
+    """The result of `tune`.
 
     Attributes:
         path: Path of the dataset.
-        options: What `tune` was asked for.
+        options: The conditions of the search.
         trials: All measurements, in order.
         results: The settings, the fastest first.
         best: The cheapest of the settings that are as fast as the fastest; the default if none is cheaper than it, or
@@ -145,7 +145,7 @@ class TuneResult:
         spread: Median relative difference between two measurements of the same setting; None if none was repeated.
         imports: Python imports that `line` needs.
         line: Python expression that makes the loader.
-        findings: What all this means, in a few sentences.
+        findings: Advice, in a few sentences.
     """
 
     path: str
@@ -167,7 +167,7 @@ def tune(
     *,
     on_trial: Callable[[Trial, float], None] | None = None,
 ) -> TuneResult:
-    """Finds the best loader setting for a dataset on this host, in about ``options.seconds`` seconds.
+    """Find the best loader setting for a dataset on this host, in about ``options.seconds`` seconds.
 
     Without ``options.consumer_ms`` the best setting is the fastest one, with it the cheapest one that a training step
     of this length does not wait for. Other work on the host distorts the measurements. Workers are forked, so call this
@@ -175,7 +175,7 @@ def tune(
 
     Args:
         path: Path of the dataset.
-        options: What to look for, and how long.
+        options: Conditions of the search; None: the defaults.
         on_trial: Called after each measurement with the trial and the seconds since the start.
 
     Raises:
@@ -196,17 +196,17 @@ def tune(
 
 
 def default_setting(options: TuneOptions) -> Setting:
-    """The loader's default setting, with no more workers than may be tried."""
+    """Return the loader's default setting, with no more workers than may be tried."""
     return Setting(min(workers_of("auto"), most_workers(options)), _PREFETCH_FACTORS[0])
 
 
 def most_workers(options: TuneOptions) -> int:
-    """The largest number of workers to try."""
+    """Return the largest number of workers to try."""
     return available_cores() + 1 if options.max_workers is None else options.max_workers
 
 
 def ladder(most: int, usual: int) -> list[int]:
-    """The numbers of workers to try: 0, the powers of 2, `usual` and `most`; none above `most`.
+    """Return the numbers of workers to try: 0, the powers of 2, `usual` and `most`; none above `most`.
 
     >>> ladder(3, 2), ladder(17, 16), ladder(6, 64)
     ([0, 1, 2, 3], [0, 1, 2, 4, 8, 16, 17], [0, 1, 2, 4, 6])
@@ -222,14 +222,14 @@ def search(
     clock: Callable[[], float],
     end: float,
 ) -> list[Trial]:
-    """Measures each number of workers, then prefetch factors with the best one, and all again until the time is up.
+    """Measure each number of workers, then prefetch factors with the best one, and all again until the time is up.
 
     Args:
-        options: What to look for.
-        run_trial: Measures a setting for so many seconds, or a little longer.
+        options: Conditions of the search.
+        run_trial: Measures a setting for a number of seconds, or a little longer.
         on_trial: Called after each trial that counts.
         clock: Returns the time in seconds.
-        end: When the time is up, by `clock`.
+        end: End of the search, by `clock`.
 
     Raises:
         UsageError: There is too little time to measure each setting once.
@@ -241,11 +241,13 @@ def search(
         on_trial(trials[-1])
 
     default = default_setting(options)
-    settings = [Setting(workers, default.prefetch) for workers in ladder(most_workers(options), default.workers)]
+    settings = [
+        Setting(workers, default.prefetch_factor) for workers in ladder(most_workers(options), default.num_workers)
+    ]
     # It brings into memory what all other trials then find there.
     shortest = run_trial(default, 0.0).took
     # One worker takes as long for a batch as all do for one each.
-    needed = sum(max(1.0, default.workers / max(1, setting.workers)) * shortest for setting in settings)
+    needed = sum(max(1.0, default.num_workers / max(1, setting.num_workers)) * shortest for setting in settings)
     needed += (len(_PREFETCH_FACTORS) - 1) * shortest
     left = end - clock()
     if needed > left:
@@ -260,8 +262,8 @@ def search(
         measure(setting)
     # The fastest, not the cheapest of those that are as fast: how much rates differ by chance is not known yet.
     fastest = max(results_of(trials), key=lambda result: result.rate).setting
-    if fastest.workers:
-        more = [Setting(fastest.workers, prefetch) for prefetch in _PREFETCH_FACTORS[1:]]
+    if fastest.num_workers:
+        more = [Setting(fastest.num_workers, prefetch) for prefetch in _PREFETCH_FACTORS[1:]]
         for setting in more:
             measure(setting)
         settings += more
@@ -297,7 +299,7 @@ class Bench:
         self._trials = 0
 
     def trial(self, setting: Setting, seconds: float) -> Trial:
-        """Measures a setting for about so long, with starting and stopping the workers; longer for few batches."""
+        """Measure a setting for about `seconds`, with starting and stopping the workers; longer for few batches."""
         start = time.monotonic()
         # Each trial reads other images: what an earlier trial brought into memory must not help a later one.
         self._trials += 1
@@ -306,13 +308,12 @@ class Bench:
             self._options.batch_size,
             sampler=self._order,
             seed=self._trials,
-            num_workers=setting.workers,
-            prefetch_factor=setting.prefetch,
             multiprocessing_context="fork",
             rank=0,
             world_size=1,
+            **setting._asdict(),
         ) as loader:
-            pace = paced(iter(loader), setting.workers, self._options.consumer_ms / 1000, start + seconds)
+            pace = paced(iter(loader), setting.num_workers, self._options.consumer_ms / 1000, start + seconds)
             figures = loader.stats.present
         by_bytes = figures.disk_bytes / max(1, figures.read_bytes)
         disk_share = min(1.0, max(by_bytes, figures.disk_faults / max(1, figures.samples)))
@@ -320,7 +321,7 @@ class Bench:
 
 
 class Pace(NamedTuple):
-    """How fast batches came; `rate`, `wait_share` and `batch_bytes` as in `Trial`."""
+    """`rate`, `wait_share` and `batch_bytes` of a `Trial`."""
 
     rate: float
     wait_share: float
@@ -335,7 +336,7 @@ def paced(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Pace:
-    """Takes batches as a training loop does whose step takes `pause` seconds, and measures how long they take."""
+    """Take batches as a training loop does whose step takes `pause` seconds, and measure the pace."""
     workers = max(1, workers)
     # Workers start at the same time, so their first batches arrive together and are not counted.
     for _ in range(workers):
@@ -354,12 +355,12 @@ def paced(
 
 
 def _nbytes(batch: Any) -> int:
-    """Size of all arrays in a batch, also of those in tuples: the views of the images."""
+    """Return the size of all arrays in a batch, also of those in tuples: the views of the images."""
     return sum(map(_nbytes, batch)) if isinstance(batch, (tuple, list)) else getattr(batch, "nbytes", 0)
 
 
 def results_of(trials: Sequence[Trial]) -> list[SettingResult]:
-    """One result for each setting, in the order of their first trials."""
+    """Return one result for each setting, in the order of their first trials."""
     groups = {trial.setting: [each for each in trials if each.setting == trial.setting] for trial in trials}
     return [
         SettingResult(
@@ -367,7 +368,7 @@ def results_of(trials: Sequence[Trial]) -> list[SettingResult]:
             rates=tuple(trial.rate for trial in group),
             rate=statistics.median(trial.rate for trial in group),
             wait_share=statistics.median(trial.wait_share for trial in group),
-            memory=(setting.workers * setting.prefetch + _HELD_BATCHES if setting.workers else 1)
+            memory=(setting.num_workers * setting.prefetch_factor + _HELD_BATCHES if setting.num_workers else 1)
             * max(trial.batch_bytes for trial in group),
         )
         for setting, group in groups.items()
@@ -375,27 +376,29 @@ def results_of(trials: Sequence[Trial]) -> list[SettingResult]:
 
 
 def spread_of(results: Sequence[SettingResult]) -> float | None:
-    """The median relative difference between two consecutive trials of a setting; None if no setting was repeated.
+    """Return the median relative difference between two consecutive trials of a setting; None without repetition.
 
-    It is the median so that a host that is busy for one second does not make all settings look equal.
+    With the median, a host that is busy for one second does not make all settings look equal.
     """
     differences = [abs(after - before) / result.rate for result in results for before, after in pairwise(result.rates)]
     return statistics.median(differences) if differences else None
 
 
 def noise_of(results: Sequence[SettingResult]) -> float:
-    """The relative difference between two rates that chance may cause.
+    """Return the relative difference between two rates that chance may cause.
 
-    Unlike the tolerance it has no upper limit: on a host where nothing can be told apart, no gain must be claimed.
+    Unlike the tolerance of `choose`, the noise has no upper limit: on a host where nothing can be told apart, no gain
+    must be claimed.
     """
     spread = spread_of(results)
     return _MAX_TOLERANCE if spread is None else max(NEGLIGIBLE, 2 * spread)
 
 
 def choose(results: Sequence[SettingResult], options: TuneOptions) -> SettingResult:
-    """The cheapest of the results that are as fast as the fastest; the first of them if several cost the same.
+    """Return the cheapest of the results that are as fast as the fastest; the first of several that cost the same.
 
-    With a consumer the same rule finds the cheapest setting that it does not wait for, as no rate exceeds its own.
+    With a consumer, the same rule finds the cheapest setting that the consumer does not wait for, as no rate exceeds
+    its own.
     """
     tolerance = NEGLIGIBLE if options.consumer_ms else min(_MAX_TOLERANCE, noise_of(results))
     fastest = max(result.rate for result in results)
@@ -403,7 +406,7 @@ def choose(results: Sequence[SettingResult], options: TuneOptions) -> SettingRes
 
 
 def conclude(path: str, options: TuneOptions, trials: Sequence[Trial]) -> TuneResult:
-    """The best setting after at least one trial, the Python that makes its loader, and what it is worth."""
+    """Return the best setting after at least one trial, the Python that makes its loader, and the gain."""
     results = results_of(trials)
     best, spread, noise = choose(results, options), spread_of(results), noise_of(results)
     default = next((result for result in results if result.setting == default_setting(options)), None)
@@ -411,9 +414,9 @@ def conclude(path: str, options: TuneOptions, trials: Sequence[Trial]) -> TuneRe
         best = default
     transform = named_transform(options.transform)
     opened = repr(path) + (f", transform={transform.expression}" if transform.expression else "")
-    arguments = f"batch_size={options.batch_size}, shuffle=True, num_workers={best.setting.workers}"
-    if best.setting.workers:
-        arguments += f", prefetch_factor={best.setting.prefetch}"
+    arguments = f"batch_size={options.batch_size}, shuffle=True, num_workers={best.setting.num_workers}"
+    if best.setting.num_workers:
+        arguments += f", prefetch_factor={best.setting.prefetch_factor}"
     return TuneResult(
         path=path,
         options=options,
@@ -436,7 +439,7 @@ def _findings(
     noise: float,
     spread: float | None,
 ) -> Iterator[str]:
-    """Whether the training step waits, whether the best setting beats the defaults, and what casts doubt on it."""
+    """Yield sentences: on waiting of the training step, on the gain over the defaults, and on doubts about both."""
     if options.consumer_ms:
         yield _waiting(best, options)
     yield _comparison(best, default, noise, spread)
@@ -456,7 +459,7 @@ def _findings(
 def _waiting(best: SettingResult, options: TuneOptions) -> str:
     step = f"a step of {options.consumer_ms:g} ms for {options.batch_size} images"
     if best.wait_share <= NEGLIGIBLE:
-        workers = best.setting.workers
+        workers = best.setting.num_workers
         return f"{step} waits {best.wait_share:.1%} of the time: {workers} worker{'s' * (workers != 1)} will do"
     return (
         f"no setting keeps up: {step} takes {options.batch_size / options.consumer_ms * 1000:,.0f} images/s, and the "
@@ -475,5 +478,5 @@ def _comparison(best: SettingResult, default: SettingResult | None, noise: float
     gain = best.rate / default.rate - 1
     if gain > noise:
         return f"{gain:.1%} more images/s than with the defaults ({basis}): worth setting"
-    fewer = f"{best.setting.workers} workers instead of {default.setting.workers}"
+    fewer = f"{best.setting.num_workers} workers instead of {default.setting.num_workers}"
     return f"the defaults are as good ({gain:+.1%}; {basis}): leave them unless cores are scarce: {fewer}"

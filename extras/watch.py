@@ -1,4 +1,4 @@
-"""Measures whether training waits for data, for loaders that are not packtrain's."""
+"""Measure whether training waits for data, for loaders that are not packtrain's."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class MonitoredLoader:
 
 @checks_names()
 def watch(loader: Iterable[Any]) -> MonitoredLoader:
-    """Measures a torch DataLoader, or any other iterable of batches.
+    """Measure a torch DataLoader, or any other iterable of batches.
 
     ::
 
@@ -74,8 +74,8 @@ def watch(loader: Iterable[Any]) -> MonitoredLoader:
             ...
         print(loader.stats.report())
 
-    What its workers spend their time on is unknown. Whether a batch was ready when it was asked for is known for
-    torch's DataLoader only.
+    The time of its workers is not divided into stages. Batches that were not ready are counted for torch's DataLoader
+    only.
 
     Args:
         loader: The loader.
@@ -92,7 +92,7 @@ def watch(loader: Iterable[Any]) -> MonitoredLoader:
 
 
 def samples_in(batch: Any) -> int:
-    """Number of samples in a batch: the length of the first array or tensor in it, or else of the list itself."""
+    """Return the number of samples in a batch: the length of the first array or tensor in it, or of the list itself."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else 0
@@ -104,7 +104,7 @@ def samples_in(batch: Any) -> int:
 
 
 def _ready(batches: Iterator[Any]) -> bool:
-    """True if an iterator of torch's DataLoader has the next batch, or if that cannot be known."""
+    """Return True if an iterator of torch's DataLoader has the next batch, or if that cannot be known."""
     try:
         ahead: Callable[[], int] = batches._data_queue.qsize  # type: ignore[attr-defined]
         # Batches that arrived before their turn are kept elsewhere.

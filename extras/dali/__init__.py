@@ -1,7 +1,7 @@
 """NVIDIA DALI behind the loader's face: it decodes what packtrain reads, plans and cuts; on a GPU, it also resizes.
 
-- `graph`: the DALI pipeline, and what it gets for each image.
+- `graph`: the DALI pipeline, and its arguments for each image.
 - `engine`: makes batches with it, in the place of the loader's workers.
-- `loader`: what users see, `DaliLoader`.
+- `loader`: `DaliLoader`, for users.
 - `arguments`: its arguments.
 """

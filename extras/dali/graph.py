@@ -22,18 +22,17 @@ from packtrain._core.errors import UsageError
 from packtrain._readers.transforms.undecoded import Undecoded
 
 Inputs = tuple[Any, ...]
-"""What the pipeline gets for a batch: encoded images; start and shape of what is decoded of each. On a GPU, also start
-and end of what is resized in that; filters; whether to mirror, and to turn upside down."""
+"""Arguments of the pipeline for a batch: encoded images; start and shape of the region that is decoded of each. On a
+GPU, also start and end of the part that is resized; filters; whether to mirror, and to turn upside down."""
 _REGIONS, _RESIZES = 3, 5
 
-INTERPOLATIONS: Final = {
+# DALI's names of filters. With antialiasing, they are Pillow's.
+_INTERPOLATIONS: Final = {
     "nearest": "INTERP_NN",
     "bilinear": "INTERP_TRIANGULAR",
     "bicubic": "INTERP_CUBIC",
     "lanczos": "INTERP_LANCZOS3",
 }
-"""DALI's names of filters. With antialiasing, they are Pillow's."""
-_NAMES: Final = {value: name for name, value in FILTERS.items()}
 _BILINEAR: Final = FILTERS["bilinear"]
 
 # A black pixel in place of an image that DALI is not to decode, as PPM.
@@ -148,14 +147,14 @@ os.register_at_fork(after_in_child=_abandon_after_fork)
 
 
 def resized(images: Any, rectangle: Mapping[str, Any], resize: Sequence[Any], size: tuple[int, int]) -> Any:
-    """The part of the graph that a GPU runs after it has decoded whole cuts.
+    """Add the part of the graph that a GPU runs after it has decoded whole images.
 
     On several GPUs, decoding only a region fails or crashes (NVIDIA/nvImageCodec#55).
 
     Args:
         images: The decoded images.
-        rectangle: Which part of each is taken, as arguments of ``fn.slice``.
-        resize: Start and end of what is resized in that; filters; whether to mirror, and to turn upside down.
+        rectangle: The region of each that is taken, as arguments of ``fn.slice``.
+        resize: Start and end of the part of it that is resized; filters; whether to mirror, and to turn upside down.
         size: Width and height of the results, in pixels.
     """
     from nvidia.dali import fn, types
@@ -173,9 +172,9 @@ def resized(images: Any, rectangle: Mapping[str, Any], resize: Sequence[Any], si
 
 
 def decodes(image: Undecoded) -> bool:
-    """True if DALI makes the pixels of an image that Pillow makes of it; looks at nothing but headers.
+    """Return True if DALI makes the pixels of an image that Pillow makes, by its header alone.
 
-    It does so for JPEGs of all kinds, and for PNGs of up to 8 bits. It refuses GIFs, spreads 16 bits in another way,
+    DALI does so for JPEGs of all kinds, and for PNGs of up to 8 bits. It refuses GIFs, spreads 16 bits in another way,
     turns TIFFs, and reads some of their palettes differently.
     """
     data = image.data
@@ -186,7 +185,7 @@ def decodes(image: Undecoded) -> bool:
 
 
 def inputs_of(images: Sequence[Undecoded], *, resizes: bool) -> Inputs:
-    """What the pipeline gets for a batch.
+    """Return the arguments of the pipeline for a batch.
 
     Args:
         images: The images.
@@ -204,36 +203,31 @@ def inputs_of(images: Sequence[Undecoded], *, resizes: bool) -> Inputs:
 def _resizes_of(images: Sequence[Undecoded]) -> Inputs:
     from nvidia.dali import types
 
-    roi_starts, roi_ends, filters, mirrored, flipped = [], [], [], [], []
+    rows = []
     for image in images:
         plan = image.plan
         left, top, _, _ = plan.source
-        # The rectangle of the source that becomes the result, within what is decoded.
+        # The rectangle of the source that becomes the result, within the region that is decoded.
         x, y, wide, high = (0, 0, *plan.size) if plan.window is None else plan.window
-        across, down = (1.0, 1.0) if plan.resize is None else _scales(plan.box[2:], plan.resize[:2])
         resample = _BILINEAR if plan.resize is None else plan.resize.resample
+        across, down = (1.0, 1.0) if plan.resize is None else np.divide(plan.box[2:], plan.resize[:2])
         roi_left, roi_top = plan.box.left - left + x * across, plan.box.top - top + y * down
-        roi_starts.append((roi_top, roi_left))
-        roi_ends.append((roi_top + high * down, roi_left + wide * across))
-        filters.append(int(getattr(types, _filter(resample))))
-        mirrored.append(plan.mirrored)
-        flipped.append(bool(plan.rest))
-    return (
-        np.array(roi_starts, np.float32),
-        np.array(roi_ends, np.float32),
-        np.array(filters, np.int32),
-        np.array(mirrored, np.int32),
-        np.array(flipped, np.int32),
-    )
+        rows.append(
+            (
+                (roi_top, roi_left),
+                (roi_top + high * down, roi_left + wide * across),
+                int(getattr(types, _filter(resample))),
+                plan.mirrored,
+                bool(plan.rest),
+            )
+        )
+    kinds = (np.float32, np.float32, np.int32, np.int32, np.int32)
+    return tuple(np.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True))
 
 
 def _filter(resample: int) -> str:
-    name = _NAMES[resample]
-    if name not in INTERPOLATIONS:
-        known = ", ".join(INTERPOLATIONS)
+    name = next(name for name, value in FILTERS.items() if value == resample)
+    if name not in _INTERPOLATIONS:
+        known = ", ".join(_INTERPOLATIONS)
         raise UsageError(f"DALI cannot resize with {name} on a GPU: use one of {known}, or decode='cpu'")
-    return INTERPOLATIONS[name]
-
-
-def _scales(box: Sequence[int], size: Sequence[int]) -> tuple[float, float]:
-    return box[0] / size[0], box[1] / size[1]
+    return _INTERPOLATIONS[name]

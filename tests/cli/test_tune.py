@@ -37,7 +37,7 @@ class FakeBench:
         if not self.left:
             raise KeyboardInterrupt
         self.left -= 1
-        made = self.options.batch_size / (500 * min(max(0.5, setting.workers), 2))
+        made = self.options.batch_size / (500 * min(max(0.5, setting.num_workers), 2))
         every = max(made, self.options.consumer_ms / 1000)
         wait_share = 1 - self.options.consumer_ms / 1000 / every
         return Trial(setting, self.options.batch_size / every, wait_share, 1 << 20, self.disk_share, 0.1)

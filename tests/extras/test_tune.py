@@ -55,8 +55,8 @@ def by_cores(cores: int, speed: float = 500.0) -> Rate:
     """A host whose rate grows with the workers up to the number of cores, and falls a little beyond."""
 
     def rate(setting: Setting) -> float:
-        used = min(max(0.9, setting.workers), cores)
-        return speed * used * (1 - 0.05 * max(0, setting.workers - cores))
+        used = min(max(0.9, setting.num_workers), cores)
+        return speed * used * (1 - 0.05 * max(0, setting.num_workers - cores))
 
     return rate
 
@@ -82,7 +82,7 @@ class Host:
             self.measured.append(setting)
             pause = options.consumer_ms / 1000
             made = options.batch_size / (self.rate(setting) * (1 + self.noise * self._random.uniform(-1, 1)))
-            every = max(made, pause) if setting.workers else made + pause
+            every = max(made, pause) if setting.num_workers else made + pause
             count = max(MIN_BATCHES, round((seconds - self.start) / every - 1))
             took = self.start + (count + 1) * every
             self.now += took
@@ -95,7 +95,7 @@ class Host:
 def delivered(rate: Rate, setting: Setting, options: TuneOptions) -> float:
     """Images per second that a consumer gets, without noise."""
     pause, made = options.consumer_ms / 1000, options.batch_size / rate(setting)
-    return options.batch_size / (max(made, pause) if setting.workers else made + pause)
+    return options.batch_size / (max(made, pause) if setting.num_workers else made + pause)
 
 
 class TestSearch:
@@ -114,8 +114,8 @@ class TestSearch:
         top = max(1.0, peak * cores)
 
         def rate(setting: Setting) -> float:
-            gain = 1.0 if setting.prefetch == 2 or not setting.workers else ahead
-            return 500 * gain * min(max(0.9, setting.workers), top)
+            gain = 1.0 if setting.prefetch_factor == 2 or not setting.num_workers else ahead
+            return 500 * gain * min(max(0.9, setting.num_workers), top)
 
         options = TuneOptions(consumer_ms=consumer_ms)
         with pytest.MonkeyPatch.context() as patch:
@@ -160,7 +160,7 @@ class TestSearch:
 
     @pytest.mark.parametrize("enough", [1, 2, 4])
     def test_ties_go_to_fewer_workers_and_less_memory(self, enough: int) -> None:
-        result = Host(lambda setting: 500.0 * min(max(0.5, setting.workers), enough)).tuned(TuneOptions())
+        result = Host(lambda setting: 500.0 * min(max(0.5, setting.num_workers), enough)).tuned(TuneOptions())
         assert result.best.setting == (enough, 2)
 
     @pytest.mark.parametrize(("consumer_ms", "workers"), [(300, 1), (130, 1), (120, 2), (66, 2), (44, 4), (1, 4)])
@@ -174,7 +174,7 @@ class TestSearch:
         assert ("no setting keeps up" in result.findings[0]) == (consumer_ms == 1)
 
     def test_a_larger_prefetch_factor_is_chosen_where_it_helps(self) -> None:
-        host = Host(lambda setting: by_cores(4)(setting) * (1 if setting.prefetch < 4 else 1.3))
+        host = Host(lambda setting: by_cores(4)(setting) * (1 if setting.prefetch_factor < 4 else 1.3))
         result = host.tuned(TuneOptions())
         assert result.best.setting == (4, 4)
         assert "30.0% more images/s than with the defaults" in result.findings[-1]
@@ -197,9 +197,9 @@ class TestSearch:
         set_cores(64, monkeypatch)
         host = Host(by_cores(64))
         result = host.tuned(TuneOptions(max_workers=5))
-        assert result.best.setting.workers == max(setting.workers for setting in host.measured) == 5
-        assert result.default is not None and result.default.setting.workers == 5
-        assert Host(by_cores(4)).tuned(TuneOptions(max_workers=0)).best.setting.workers == 0
+        assert result.best.setting.num_workers == max(setting.num_workers for setting in host.measured) == 5
+        assert result.default is not None and result.default.setting.num_workers == 5
+        assert Host(by_cores(4)).tuned(TuneOptions(max_workers=0)).best.setting.num_workers == 0
 
     @given(most=st.integers(0, 300), usual=st.integers(1, 300))
     def test_the_ladder_doubles_at_most(self, most: int, usual: int) -> None:
@@ -289,7 +289,7 @@ class TestConclusion:
 
     def test_a_cheaper_setting_that_is_as_good_is_named(self) -> None:
         result = concluded([trial_of(DEFAULT, rate) for rate in (100, 100)] + [trial_of(Setting(2, 2), 99)])
-        assert result.best.setting.workers == 2
+        assert result.best.setting.num_workers == 2
         assert "the defaults are as good (-1.0%; two" in result.findings[0]
         assert result.findings[0].endswith("leave them unless cores are scarce: 2 workers instead of 4")
 
@@ -386,7 +386,7 @@ class TestLoader:
         options = TuneOptions("rrc20", 40, seconds=8, max_workers=1)
         result = tune(folder, options, on_trial=lambda trial, seconds: passed.append(seconds))
         assert passed == sorted(passed) and len(passed) == len(result.trials)
-        assert {each.setting.workers for each in result.results} == {0, 1}
+        assert {each.setting.num_workers for each in result.results} == {0, 1}
         assert result.default is not None and result.best in result.results
         assert not multiprocessing.active_children()
 
