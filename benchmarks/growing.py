@@ -172,10 +172,10 @@ def _samples(count: int | None, shape: Sequence[int]) -> Iterator[dict[str, npt.
 
 
 def _fill(folder: Path, options: dict[str, Any], samples: int | None, shape: Sequence[int]) -> None:
-    from packtrain._growing.filler import fill
     from packtrain._growing.options import FillOptions
+    from packtrain._growing.process import run
 
-    fill(folder, partial(_samples, samples, shape), FillOptions(**options))
+    run(folder, partial(_samples, samples, shape), FillOptions(**options))
 
 
 def _filler(

@@ -114,7 +114,7 @@ def _source(
 
 def live_line(status: FillStatus) -> str:
     """What a filler does, in one line."""
-    from packtrain._growing.status import RUNNING, wear
+    from packtrain._growing.status import RUNNING, describe_writes
 
     figures = status.figures
     rate = status.bytes_per_second if status.state in RUNNING else status.mean_bytes_per_second
@@ -124,7 +124,7 @@ def live_line(status: FillStatus) -> str:
         f"{rate / 1e6:,.0f} MB/s in",
         f"{figures.evicted_shards:,} evicted{age}",
         f"{size(figures.used_bytes)} of {size(status.budget_bytes)}",
-        wear(status),
+        describe_writes(status),
     ]
     doing = "" if status.state == "filling" else f"; {status.doing}"
     problem = f"; {figures.problem}" if figures.problem else ""

@@ -7,7 +7,6 @@
       generations/00000017.json         a published state: a range of shards. Readers hold a lock on it
       readers/<id>                      what a reader has handed out, see `packtrain._core.reader_reports`
       status.json                       figures of the filler
-      filler.lock                       held by the filler
       filler.log                        what a filler says that outlives the process that started it
       tmp/                              the shard that is being written
 
@@ -48,7 +47,6 @@ GENERATIONS: Final = "generations"
 READERS: Final = "readers"
 TEMPORARY: Final = "tmp"
 STATUS: Final = "status.json"
-FILLER_LOCK: Final = "filler.lock"
 REMEDY: Final = "A growing cache cannot be repaired: delete its folder, and let it fill again"
 """What to do about damage."""
 LOG: Final = "filler.log"

@@ -10,27 +10,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Self
 
-from packtrain._core.errors import NotADataset, OutputConflict, UsageError
+from packtrain._core.errors import NotADataset, UsageError
 from packtrain._core.files import file_errors
-from packtrain._core.generations import FILLER_LOCK, CacheInfo
+from packtrain._core.generations import CacheInfo
 from packtrain._core.interrupts import postponed_ctrl_c
-from packtrain._core.locks import Lock
 from packtrain._core.printable import printable
 from packtrain._core.sizes import size
 from packtrain._formats.writing import NewSample
 
-from . import page_cache
-from .figures import FillFigures
+from .cache_folder import check_folder, stray_warning
 from .options import FillOptions
-from .ownership import make_own_folder
-from .pacing import Pacing
-from .publishing import Generations
-from .rate import Rate
-from .recovery import check_folder, stray_warning
+from .publisher import Publisher
 from .samples import SampleEncoder
-from .shard import FinishedShard, GrowingShard
+from .shard import FinishedShard, GrowingShard, stays_in_memory
 from .source_reader import Source, SourceReader
 from .space import Space
+from .status import FillFigures
+from .throttles import ReaderThrottle, TokenBucket
 
 OnProgress = Callable[[FillFigures], None]
 Obstacle = Callable[[], str] | None
@@ -70,37 +66,22 @@ def fill(root: Path, source: Source, options: FillOptions, on_progress: OnProgre
             another one than at the beginning.
     """
     figures = FillFigures()
-    with file_errors(root):
-        make_own_folder(root)
+    with file_errors(root), SourceReader(source, options, figures, lambda: on_progress(figures)) as reader:
         check_folder(root)
-        lock = filler_lock(root)
-    with lock, file_errors(root), SourceReader(source, options, figures, lambda: on_progress(figures)) as reader:
         info = _info(root, options, reader)
         encoder = SampleEncoder(info.schema, bare=info.bare, most=options.shard_bytes)
-        with Filler(root, info, options, figures, on_progress) as filler:
-            reader.idle = filler.idle
+        with CacheWriter(root, info, options, figures, on_progress) as writer:
+            reader.idle = writer.idle
             for sample in reader.samples(encoder):
-                filler.add(sample)
+                writer.add(sample)
     return figures
 
 
-def filler_lock(root: Path) -> Lock:
-    """The lock that a filler holds on a cache.
-
-    Raises:
-        OutputConflict: Another filler holds it.
-    """
-    try:
-        return Lock(root / FILLER_LOCK, wait=False)
-    except BlockingIOError as error:
-        raise OutputConflict(f"another filler works in {root}: stop it, or choose another folder") from error
-
-
-class Filler:
+class CacheWriter:
     """Writes samples into a cache. A context manager: its end publishes what is left.
 
     Args:
-        root: The cache's folder. The caller holds `filler_lock`.
+        root: The cache's folder, which the caller has locked.
         info: What the cache holds.
         options: How it is filled.
         figures: Counts what is done.
@@ -124,13 +105,13 @@ class Filler:
         self._root: Final = root
         self._info: Final = info
         self._options: Final = options
-        self._generations: Final = Generations(root, info)
-        self._pacing: Final = Pacing(root, options.samples_per_insert)
+        self._publisher: Final = Publisher(root, info)
+        self._readers: Final = ReaderThrottle(root, options.samples_per_insert)
         self._space: Final = Space(root, info, options.budget_bytes)
-        self._rate: Final = Rate(options.bytes_per_second, options.shard_bytes)
+        self._rate: Final = TokenBucket(options.bytes_per_second, options.shard_bytes)
         self._shard: GrowingShard | None = None
-        self._keep: Final = page_cache.stays_in_memory(options.budget_bytes)
-        self._number = self._generations.newest.end_sample
+        self._keep: Final = stays_in_memory(options.budget_bytes)
+        self._number = self._publisher.newest.end_sample
         self._spent = 0
         self._pause = _SHORTEST_PAUSE
         self._next_progress = self._next_reports = 0.0
@@ -158,13 +139,13 @@ class Filler:
             return
         if self._spent + cost > self._options.shard_bytes:
             self.publish()
-        if self._number >= self._pacing.limit:
+        if self._number >= self._readers.limit:
             self._wait(self._readers_behind)
         self._keep_to_rate(sample.size)
         try:
             if self._shard is None:
                 self._wait(self._lack_of_room)
-                number = self._generations.newest.end_shard
+                number = self._publisher.newest.end_shard
                 self._shard = GrowingShard(self._root, self._info, number, self._number, keep=self._keep)
             self._shard.add(sample)
         except OSError as error:
@@ -200,7 +181,7 @@ class Filler:
                 self._publish(finished)
         except OSError as error:
             self._shard = shard
-            if finished is None or self._generations.withdraw(finished):
+            if finished is None or self._publisher.withdraw(finished):
                 self._abandon(error)
                 return
             self._shard = None
@@ -218,23 +199,23 @@ class Filler:
         self._on_progress(self.figures)
 
     def _publish(self, finished: FinishedShard) -> None:
-        taken = self._generations.publish(finished, self._most(), self._spared)
+        taken = self._publisher.publish(finished, self._most(), self._spared)
         self.figures.shards += 1
         self.figures.written_bytes += taken
 
     @property
     def _need(self) -> int:
         """Bytes to reserve before a shard is begun."""
-        return self._space.need(self._options.shard_bytes, len(self._generations.newest.records) + 1)
+        return self._space.need(self._options.shard_bytes, len(self._publisher.newest.records) + 1)
 
     @property
     def _spared(self) -> int | None:
         """The number of the sample after which no shard may be left out; None if any may."""
-        return self._pacing.seen if self._options.keep_unseen else None
+        return self._readers.seen if self._options.keep_unseen else None
 
     def _most(self) -> int:
         """The most bytes of shards that a generation may have."""
-        others = max(0, self._space.used - self._generations.allocated)
+        others = max(0, self._space.used - self._publisher.allocated)
         return min(self._options.generation_bytes, self._options.budget_bytes - others - self._need)
 
     def _check_budget(self) -> None:
@@ -273,24 +254,24 @@ class Filler:
         shard.abandon()
         self.figures.samples -= len(shard)
         self.figures.sample_bytes -= shard.bytes
-        self._number = self._generations.newest.end_sample
+        self._number = self._publisher.newest.end_sample
         self._spent = 0
 
     def _evict(self) -> None:
-        evicted = self._generations.evict()
+        evicted = self._publisher.evict()
         self.figures.evicted_shards += evicted.shards
         self.figures.evicted_bytes += evicted.bytes
 
     def _look(self) -> None:
         """Brings the figures up to date."""
         self._space.check_folder()
-        newest, figures = self._generations.newest, self.figures
-        self._pacing.look(newest.end_sample, full=newest.first_sample > 0)
-        figures.taken = self._pacing.taken
+        newest, figures = self._publisher.newest, self.figures
+        self._readers.look(newest.end_sample, full=newest.first_sample > 0)
+        figures.taken = self._readers.taken
         if figures.generation != newest.number:
             figures.generation = newest.number
             figures.first_sample, figures.end_sample = newest.first_sample, newest.end_sample
-            figures.oldest_ns = self._generations.oldest_ns
+            figures.oldest_ns = self._publisher.oldest_ns
             figures.used_bytes = self._space.used
 
     def _keep_to_rate(self, size: int) -> None:
@@ -322,31 +303,31 @@ class Filler:
             self.figures.waited_seconds = waited + time.monotonic() - start
 
     def _readers_behind(self) -> Obstacle:
-        self._pacing.look(self._generations.newest.end_sample)
-        if self._number < self._pacing.limit:
+        self._readers.look(self._publisher.newest.end_sample)
+        if self._number < self._readers.limit:
             return None
         return lambda: (
-            f"readers are to take {self._pacing.lacking(self._number):,} more samples before the next one is written "
+            f"readers are to take {self._readers.lacking(self._number):,} more samples before the next one is written "
             f"(samples_per_insert={self._options.samples_per_insert:g})"
         )
 
     def _lack_of_room(self) -> Obstacle:
         self._space.check_folder()
         self._evict()
-        need, budget, used, generations = self._need, self._options.budget_bytes, self._space.used, self._generations
+        need, budget, used, publisher = self._need, self._options.budget_bytes, self._space.used, self._publisher
         self.figures.used_bytes = used
         if (seen := self._spared) is not None:
-            self._pacing.look(generations.newest.end_sample)
-            if not generations.fits(self._space.cost.peak(self._options.shard_bytes), self._most(), seen):
+            self._readers.look(publisher.newest.end_sample)
+            if not publisher.fits(self._space.cost.peak(self._options.shard_bytes), self._most(), seen):
                 return lambda: "the cache is full of samples that no reader has gone through (keep_unseen)"
         if used + need <= budget:
             shortage = self._space.shortage(need)
             return (lambda: shortage) if shortage else None
-        if not generations.holds_older and generations.shrink(self._most(), seen):
+        if not publisher.holds_older and publisher.shrink(self._most(), seen):
             return self._lack_of_room()
         return lambda: (
             f"{size(used)} of {size(budget)} are used, and a shard takes up to {size(need)}: "
-            f"{generations.holders() or 'the newest generation, and files that are not part of the cache'}"
+            f"{publisher.holders() or 'the newest generation, and files that are not part of the cache'}"
         )
 
 

@@ -21,15 +21,13 @@ from packtrain._core.files import file_errors
 from packtrain._core.generations import LOG
 from packtrain._core.launching import Answer, Launched, NotBegun, launch
 from packtrain._core.printable import printable
-from packtrain._core.problems import reason
 
-from .figures import FillFigures
+from .cache_folder import is_filled, lock_cache, make_own_folder
 from .filler import fill
 from .options import FillOptions
-from .ownership import make_own_folder
 from .source_loading import PickledSource, described, load_source
 from .source_reader import Source
-from .status import FillStatus, StatusFile, be_the_filler, is_filled, read_status
+from .status import FillFigures, FillStatus, StatusFile, read_status
 
 _MOST_LOG: Final = 32 << 10
 _NICE: Final = 5
@@ -46,17 +44,15 @@ def run(
     root: Path,
     source: Source | str,
     options: FillOptions,
-    on_status: Callable[[FillStatus], None] | None = None,
-    on_begin: Callable[[], None] = lambda: None,
+    on_status: Callable[[FillStatus], None] = lambda _: None,
 ) -> FillStatus:
-    """Fills a cache in this process, until its source ends or SIGTERM comes, and keeps its ``status.json``.
+    """Fill a cache in this process, until its source ends or SIGTERM comes, and keep its ``status.json``.
 
     Args:
         root: The cache's folder; made if it is missing.
         source: Called without arguments, returns an iterator of samples; or its name, ``"MODULE:FUNCTION"``.
-        options: How.
-        on_status: Called about once a second.
-        on_begin: Called once, when this process holds the cache.
+        options: How the cache is filled.
+        on_status: Called about once a second, for the first time when the filling begins.
 
     Returns:
         The last status.
@@ -69,12 +65,11 @@ def run(
     with file_errors(root, FillError, verb="make"):
         make_own_folder(root)
         try:
-            lock = be_the_filler(root)
+            lock = lock_cache(root)
         except BlockingIOError as error:
             raise _another(root) from error
     with lock:
-        found = load_source(source) if isinstance(source, str) else source
-        return _Run(root, found, options, on_status, on_begin).run()
+        return _Run(root, options, on_status).fill(load_source(source) if isinstance(source, str) else source)
 
 
 def _another(root: Path) -> OutputConflict:
@@ -86,31 +81,21 @@ def _another(root: Path) -> OutputConflict:
 
 
 class _Run:
-    """One filling of a cache."""
+    """One filling of a cache, with its status."""
 
-    def __init__(
-        self,
-        root: Path,
-        source: Source,
-        options: FillOptions,
-        on_status: Callable[[FillStatus], None] | None,
-        on_begin: Callable[[], None],
-    ) -> None:
+    def __init__(self, root: Path, options: FillOptions, on_status: Callable[[FillStatus], None]) -> None:
         self._root = root
-        self._source = source
         self._options = options
         self._on_status = on_status
-        self._on_begin = on_begin
-        self._begun = False
-        self._file: StatusFile | None = None
+        self._file = StatusFile(root, options.budget_bytes)
         self._figures = FillFigures()
-        self._stopped = False
+        self._begun = self._stopped = False
 
-    def run(self) -> FillStatus:
-        """Fills the cache; see `run`."""
+    def fill(self, source: Source) -> FillStatus:
+        """Fill the cache; see `run`."""
         try:
             with self._stoppable():
-                self._figures = fill(self._root, self._source, self._options, self._progress)
+                fill(self._root, source, self._options, self._progress)
         except _Stopped:
             return self._end("ended", "SIGTERM")
         except KeyboardInterrupt:
@@ -119,15 +104,11 @@ class _Run:
         except Exception as error:
             self._end("failed", described(error))
             raise
-        begun, self._begun = self._begun, True
-        status = self._end("ended", "its source has ended")
-        if not begun:
-            self._on_begin()
-        return status
+        return self._end("ended", "its source has ended")
 
     @contextmanager
     def _stoppable(self) -> Iterator[None]:
-        """Lets SIGTERM end the block, at the next look."""
+        """Let SIGTERM end the block, at the next look."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -145,31 +126,15 @@ class _Run:
     def _progress(self, figures: FillFigures) -> None:
         if self._stopped:
             raise _Stopped
-        self._figures = figures
-        status = self._written(lambda file: file.update(figures))
-        self._say_begun()
-        if status is not None and self._on_status is not None:
+        self._figures, self._begun = figures, True
+        if (status := self._file.update(figures)) is not None:
             self._on_status(status)
 
-    def _say_begun(self) -> None:
-        if not self._begun:
-            self._begun = True
-            self._on_begin()
-
     def _end(self, state: str, why: str) -> FillStatus:
-        # Before it has begun, the folder may be anybody's.
-        status = self._written(lambda file: file.end(state, why, self._figures)) if self._begun else None
-        return status or FillStatus(self._root, state, why, figures=self._figures)
-
-    def _written(self, write: Callable[[StatusFile], FillStatus | None]) -> FillStatus | None:
-        try:
-            if self._file is None:
-                self._file = StatusFile(self._root, self._options.budget_bytes)
-            return write(self._file)
-        except OSError as error:
-            # Filling goes on without it.
-            self._figures.problem = f"the status cannot be written: {reason(error)}"
-            return None
+        # Before it has begun, the folder may hold something else.
+        if not self._begun:
+            return FillStatus(self._root, state, why, figures=self._figures)
+        return self._file.write(state, why, self._figures)
 
 
 @dataclass(frozen=True)
@@ -218,7 +183,7 @@ def start(root: Path, source: Source | str, options: FillOptions, *, outlive: bo
 
 
 def main(channel: int, job: bytes) -> None:
-    """Is a filler's process, and says over `channel` how it began."""
+    """Run a filler's process, and answer over `channel` once it has begun or failed."""
     answer = Answer(channel)
     # The kernel derives the priority of reading and writing from it.
     os.nice(_NICE)
@@ -227,7 +192,7 @@ def main(channel: int, job: bytes) -> None:
         root = received.root
         log = _Log(root) if received.log else None
         source = received.source if isinstance(received.source, str) else received.source.load()
-        run(root, source, received.options, log.bound if log else None, partial(_begin, answer, log))
+        run(root, source, received.options, partial(_report, answer, log))
     except (Exception, SystemExit) as error:
         said = described(error)
         if not answer.give(**error_to_json(error if isinstance(error, PacktrainError) else FillError(said))):
@@ -235,29 +200,32 @@ def main(channel: int, job: bytes) -> None:
         sys.exit(1)
 
 
+def _report(answer: Answer, log: _Log | None, status: FillStatus) -> None:
+    if log is not None:
+        log.take_output()
+    answer.give()
+
+
 class _Log:
-    """Where the output of a filler goes whose starter may have ended."""
+    """Log that takes the output of a filler whose starter may have ended."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / LOG
+        self._open = False
 
-    def open(self) -> None:
-        """Redirects the output of this process."""
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-            os.dup2(descriptor, stream.fileno())
-        os.close(descriptor)
-
-    def bound(self, status: FillStatus) -> None:
-        """Keeps the log short: its older part goes."""
+    def take_output(self) -> None:
+        """Redirect the output of this process to the log, and remove the older part of a long log."""
+        if not self._open:
+            self._redirect()
+            self._open = True
         if os.fstat(1).st_size > _MOST_LOG:
             kept = self._path.read_bytes()[-_MOST_LOG // 2 :]
             os.ftruncate(1, 0)
             os.write(1, kept)
 
-
-def _begin(answer: Answer, log: _Log | None) -> None:
-    if log is not None:
-        log.open()
-    answer.give()
+    def _redirect(self) -> None:
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+            os.dup2(descriptor, stream.fileno())
+        os.close(descriptor)

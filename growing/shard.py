@@ -1,7 +1,14 @@
-"""Writes one shard of a cache and its index."""
+"""Writes one shard of a cache and its index.
+
+Written bytes get to the disk in small parts, so that neither the disk nor an fsync has to deal with a whole shard at
+once. If the cache is small enough to stay in memory, new shards stay in the page cache, too, since the next epoch reads
+them. If not, they are dropped as soon as they are on the disk: they would only displace what is read earlier. Decision
+0017 has the figures.
+"""
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,13 +25,18 @@ from packtrain._core.generations import (
     index_path,
     shard_path,
 )
+from packtrain._core.memory import available_memory
+from packtrain._core.opening import open_regular
 from packtrain._formats import container
 from packtrain._formats.writing import NewSample, shard_writer
 from packtrain._packer.columns import RowWriter
-
-from . import page_cache
+from packtrain._storage.staging.kernel import start_writeback
 
 _SIDECARS: Final = (".idx",)
+_WRITE_BEHIND: Final = 8 << 20
+"""Bytes after which a part of a shard is sent to the disk."""
+_SHARE: Final = 0.5
+"""Part of the memory that the shards of a cache may take for good."""
 
 
 class FinishedShard(NamedTuple):
@@ -90,8 +102,8 @@ class GrowingShard:
         self._rows.add(sample._replace(line=self._first + len(self._rows)))
         self.bytes += sample.size
         self.whole = True
-        if self.bytes - self._behind >= page_cache.PART:
-            page_cache.write_behind(self._path, self._behind, self.bytes)
+        if self.bytes - self._behind >= _WRITE_BEHIND:
+            write_behind(self._path, self._behind, self.bytes)
             self._behind = self.bytes
 
     def finish(self) -> FinishedShard:
@@ -105,7 +117,7 @@ class GrowingShard:
         data = index_bytes(table)
         fsync_file(self._path)
         if not self._keep:
-            page_cache.settle(self._path)
+            drop_from_memory(self._path)
         size = self._path.stat().st_size
         write_file(index_path(self._root, self._number), [data])
         for suffix, content in written.sidecars.items():
@@ -135,3 +147,36 @@ def allocated(path: Path) -> int:
         return path.stat().st_blocks * 512
     except FileNotFoundError:
         return 0
+
+
+# write_behind and drop_from_memory are advice to the kernel. A shard is as good without it, so failures are ignored.
+
+
+def stays_in_memory(budget: int, available: float | None = None) -> bool:
+    """True if a cache of so many bytes stays in the page cache next to everything else.
+
+    Args:
+        budget: The most bytes that the cache takes.
+        available: Bytes of memory that this process can use; None: what the machine and its cgroup say.
+    """
+    return budget <= _SHARE * (available_memory() if available is None else available)
+
+
+def write_behind(path: Path, start: int, end: int) -> None:
+    """Starts writing a part of a file to the disk, without waiting for it. Does nothing if there is no file."""
+    with suppress(OSError):
+        descriptor = open_regular(path)
+        try:
+            start_writeback(descriptor, start, end - start)
+        finally:
+            os.close(descriptor)
+
+
+def drop_from_memory(path: Path) -> None:
+    """Drops a file that is on the disk, after fsync, from the page cache. In tmpfs it does nothing."""
+    with suppress(OSError):
+        descriptor = open_regular(path)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)

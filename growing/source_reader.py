@@ -24,9 +24,9 @@ from packtrain._core.schema import Schema
 from packtrain._formats.writing import NewSample
 from packtrain._packer.sources import Refused
 
-from .figures import FillFigures
 from .options import FillOptions
 from .samples import Sample, SampleEncoder, describe_schema, join_schemas, mapping_of, schema_of
+from .status import FillFigures
 
 Source = Callable[[], Iterable[Sample]]
 """Called without arguments, returns an iterator of samples; it is called again when that fails."""

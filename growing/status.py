@@ -15,15 +15,15 @@ from packtrain._core.document import dump_document, load_document, parse_documen
 from packtrain._core.errors import DatasetError
 from packtrain._core.files import temporary_path
 from packtrain._core.generations import STATUS
-from packtrain._core.locks import Lock
 from packtrain._core.manifest import Count, Time
 from packtrain._core.printable import one_line
+from packtrain._core.problems import reason
 from packtrain._core.reader_reports import reports
 from packtrain._core.sizes import duration, size
-from packtrain._core.typed import OneOf
+from packtrain._core.typed import MOST, Between, OneOf
 
-from .figures import FillFigures
-from .wear import Hour, Wear, drive_bytes, written_in_a_day
+from .cache_folder import is_filled
+from .disk_writes import DiskWrites, Hour, drive_bytes, written_in_a_day
 
 _VERSION: Final = 1
 _EVERY: Final = 1.0
@@ -31,10 +31,51 @@ _EVERY: Final = 1.0
 _WINDOW: Final = 10.0
 """Seconds over which the present rate is measured, and after which a source that gives nothing counts as stalled."""
 _SILENT_NS: Final = 10 * 10**9
-_TRIES: Final = 10
-_TRY_SECONDS: Final = 0.02
 RUNNING: Final = ("filling", "waiting", "stalled")
 STATES: Final = (*RUNNING, "ended", "failed")
+
+
+@dataclass
+class FillFigures:
+    """Counters of a filler since it was started; the loop that fills keeps them.
+
+    Attributes:
+        samples: Samples taken into shards.
+        sample_bytes: Size of their records.
+        shards: Shards published.
+        written_bytes: Bytes of published files, in allocated blocks.
+        evicted_shards: Shards deleted.
+        evicted_bytes: Their size, in allocated blocks.
+        refused: Samples that did not fit the cache.
+        failures: How often the source failed or ended too early, so that it was called again.
+        generation: Number of the newest generation; -1 before the first one.
+        first_sample: Number of the oldest sample of the newest generation.
+        end_sample: One past the number of its last sample.
+        oldest_ns: When the oldest shard of the newest generation was published, in nanoseconds since 1970.
+        used_bytes: Bytes that the cache's folder takes, in allocated blocks.
+        waiting: What the filler waits for; empty if it does not.
+        waited_seconds: How long it has waited for anything but its source.
+        problem: The last thing that went wrong; empty if nothing has.
+        taken: Samples that all readers have taken.
+    """
+
+    samples: Count = 0
+    sample_bytes: Count = 0
+    shards: Count = 0
+    written_bytes: Count = 0
+    evicted_shards: Count = 0
+    evicted_bytes: Count = 0
+    refused: Count = 0
+    failures: Count = 0
+    generation: Annotated[int, Between(-1, MOST)] = -1
+    first_sample: Count = 0
+    end_sample: Count = 0
+    oldest_ns: Time = 0
+    used_bytes: Count = 0
+    waiting: str = ""
+    waited_seconds: float = 0.0
+    problem: str = ""
+    taken: Count = 0
 
 
 @dataclass(frozen=True)
@@ -126,7 +167,7 @@ class _Document:
 
 
 class StatusFile:
-    """Keeps the document of the filler that this process is. Only `be_the_filler` makes it ours.
+    """Writer of ``status.json``. Only the process that holds `lock_cache` may write it.
 
     Args:
         root: The cache's folder.
@@ -139,7 +180,7 @@ class StatusFile:
         self._started_ns = time.time_ns()
         self._start = self._moved = time.monotonic()
         before = _load(root)
-        self._wear = Wear(() if before is None else before.hours)
+        self._writes = DiskWrites(() if before is None else before.hours)
         self._drive = drive_bytes(root)
         self._written = 0
         self._samples = 0
@@ -147,11 +188,7 @@ class StatusFile:
         self._past: deque[tuple[float, int]] = deque([(self._start, 0)])
 
     def update(self, figures: FillFigures) -> FillStatus | None:
-        """Writes the document if a second has passed since the last one, and returns what it says; else None.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Write the document if a second has passed since the last one, and return what it says; else None."""
         now = time.monotonic()
         if figures.samples != self._samples:
             self._samples, self._moved = figures.samples, now
@@ -161,27 +198,15 @@ class StatusFile:
         quiet = now - self._moved
         if figures.waiting:
             self._moved = now
-            return self._write("waiting", figures.waiting, figures)
+            return self.write("waiting", figures.waiting, figures)
         if quiet >= _WINDOW:
-            return self._write("stalled", f"its source has given nothing for {quiet:,.0f} s", figures)
-        return self._write("filling", "", figures)
+            return self.write("stalled", f"its source has given nothing for {quiet:,.0f} s", figures)
+        return self.write("filling", "", figures)
 
-    def end(self, state: str, why: str, figures: FillFigures) -> FillStatus:
-        """Writes the last document.
-
-        Args:
-            state: ``"ended"`` or ``"failed"``.
-            why: Why.
-            figures: The counters.
-
-        Raises:
-            OSError: It cannot be written.
-        """
-        return self._write(state, why, figures)
-
-    def _write(self, state: str, why: str, figures: FillFigures) -> FillStatus:
+    def write(self, state: str, why: str, figures: FillFigures) -> FillStatus:
+        """Write the document, and return what it says. A failure to write is a problem in the figures."""
         now, now_ns = time.monotonic(), time.time_ns()
-        self._wear.add(figures.written_bytes - self._written, now_ns)
+        self._writes.add(figures.written_bytes - self._written, now_ns)
         self._written = figures.written_bytes
         while len(self._past) > 1 and now - self._past[1][0] >= _WINDOW:
             self._past.popleft()
@@ -196,9 +221,17 @@ class StatusFile:
             self._budget,
             (figures.sample_bytes - count) / max(now - then, _EVERY),
             figures.sample_bytes / max(now - self._start, _EVERY),
-            self._wear.hours,
+            self._writes.hours,
             replace(figures),
         )
+        try:
+            self._save(document)
+        except OSError as error:
+            # Filling goes on without it.
+            figures.problem = f"the status cannot be written: {reason(error)}"
+        return _status(self._root, document, self._drive, alive=state in RUNNING)
+
+    def _save(self, document: _Document) -> None:
         path = self._root / STATUS
         temporary = temporary_path(path)
         try:
@@ -208,7 +241,6 @@ class StatusFile:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        return _status(self._root, document, self._drive, alive=state in RUNNING)
 
 
 def read_status(root: Path) -> FillStatus:
@@ -221,39 +253,6 @@ def read_status(root: Path) -> FillStatus:
     if document is None:
         return FillStatus(root, "starting" if alive else "none", alive=alive, readers=_readers(root))
     return _status(root, document, drive_bytes(root), alive=alive)
-
-
-def is_filled(root: Path) -> bool:
-    """True if a filler works on a cache that says what it does."""
-    try:
-        # Shared, so that those who look do not disturb each other.
-        Lock(root, shared=True, wait=False, inherited=False, opener=_open_folder).close()
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
-def be_the_filler(root: Path) -> Lock:
-    """Holds the place of the filler that writes the status, from before the first to after the last document.
-
-    The lock is on the folder itself. The one of `fill` is given back before the last document is written, and nobody
-    but fillers may touch it.
-
-    Raises:
-        BlockingIOError: Another filler holds it.
-    """
-    for _ in range(_TRIES):
-        # Whoever looks with `is_filled` holds it for a moment.
-        with suppress(BlockingIOError):
-            return Lock(root, wait=False, opener=_open_folder)
-        time.sleep(_TRY_SECONDS)
-    return Lock(root, wait=False, opener=_open_folder)
-
-
-def _open_folder(path: Path, flags: int, mode: int) -> int:
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _load(root: Path) -> _Document | None:
@@ -269,26 +268,20 @@ def _status(root: Path, document: _Document, drive: int | None, *, alive: bool) 
     figures = document.figures
     state, why = _state(document, now_ns, alive=alive)
     written, per_day = written_in_a_day(document.hours, now_ns)
-    insert = figures.taken / figures.end_sample if figures.end_sample else None
-    return FillStatus(
-        root=root,
+    same = {name: value for name, value in vars(document).items() if name != "hours"}
+    return replace(
+        FillStatus(root, **same),
         state=state,
         why=why,
         alive=alive,
-        process=document.process,
-        started_ns=document.started_ns,
-        updated_ns=document.updated_ns,
-        budget_bytes=document.budget_bytes,
         bytes_per_second=document.bytes_per_second if alive else 0.0,
-        mean_bytes_per_second=document.mean_bytes_per_second,
         oldest_seconds=max(0, now_ns - figures.oldest_ns) / 1e9 if figures.oldest_ns else None,
         written_day_bytes=written,
         bytes_per_day=per_day,
         drive_bytes=drive,
         drive_writes_per_day=None if drive is None else per_day / drive,
-        samples_per_insert=insert,
+        samples_per_insert=figures.taken / figures.end_sample if figures.end_sample else None,
         readers=_readers(root),
-        figures=figures,
     )
 
 
@@ -329,7 +322,7 @@ def _rows(status: FillStatus) -> Iterator[tuple[str, str]]:
     yield "in", f"{now:,.1f} MB/s, {mean:,.1f} MB/s since it was started"
     yield "used", f"{size(figures.used_bytes)} of {size(status.budget_bytes)}"
     yield "evicted", f"{figures.evicted_shards:,} shards, {size(figures.evicted_bytes)}"
-    yield "wear", wear(status)
+    yield "written", describe_writes(status)
     taken = "" if status.samples_per_insert is None else f", {status.samples_per_insert:.2f} for each published"
     yield "taken", f"{figures.taken:,} samples{taken}"
     for reader in status.readers:
@@ -340,7 +333,7 @@ def _rows(status: FillStatus) -> Iterator[tuple[str, str]]:
         yield "last", figures.problem
 
 
-def wear(status: FillStatus) -> str:
+def describe_writes(status: FillStatus) -> str:
     """What is written per day, for people."""
     text = f"{size(status.bytes_per_day)} a day"
     return text if status.drive_writes_per_day is None else f"{text} (DWPD {status.drive_writes_per_day:.2f})"

@@ -18,10 +18,10 @@ from helpers.fillers import cleared
 from packtrain import GrowingCache
 from packtrain._cli import fill_cmd, output
 from packtrain._cli.fill_cmd import live_line
-from packtrain._growing.figures import FillFigures
+from packtrain._growing.cache_folder import is_filled
 from packtrain._growing.options import FillOptions
 from packtrain._growing.process import run as run_filler
-from packtrain._growing.status import FillStatus, is_filled, read_status
+from packtrain._growing.status import FillFigures, FillStatus, read_status
 
 from .conftest import Run
 

@@ -21,9 +21,9 @@ from helpers.waiting import wait_until
 from packtrain import FillStatus, GrowingCache
 from packtrain._core.generations import TEMPORARY
 from packtrain._growing import cache as module
+from packtrain._growing.cache_folder import is_filled
 from packtrain._growing.options import FillOptions
 from packtrain._growing.process import run
-from packtrain._growing.status import is_filled
 from packtrain.errors import FillError, OutputConflict, UsageError
 
 

@@ -12,17 +12,16 @@ from typing import Any
 
 import pytest
 from helpers.fillers import SIZES, numbered_sample
-from helpers.filling import Scales, assert_sound, newest_store
+from helpers.filling import Scales, assert_sound, fill, newest_store
 
 from packtrain._core.errors import CorruptFile, OutputConflict, PackError, UsageError
 from packtrain._core.generations import GENERATIONS, SHARDS, TEMPORARY, generation_numbers, generation_path, promise
 from packtrain._core.reader_reports import ReaderReport
 from packtrain._growing import filler as filler_module
-from packtrain._growing.figures import FillFigures
-from packtrain._growing.filler import fill, filler_lock
 from packtrain._growing.options import FillOptions
-from packtrain._growing.publishing import Generations
+from packtrain._growing.publisher import Publisher
 from packtrain._growing.shard import GrowingShard
+from packtrain._growing.status import FillFigures
 from packtrain._readers.dataset.growing import newest
 
 SMALL = FillOptions(budget=1_800_000, headroom=0.5, shard_size=1 << 16)
@@ -233,8 +232,7 @@ def test_a_publication_that_fails_is_withdrawn_unless_it_was_made(
     when: str, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(root, source(200), LARGE)
-    generations = Generations
-    before, calls = generations._add, []
+    before, calls = Publisher._add, []
 
     def fail(self: Any, generation: Any) -> None:
         calls.append(1)
@@ -244,7 +242,7 @@ def test_a_publication_that_fails_is_withdrawn_unless_it_was_made(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         before(self, generation)
 
-    monkeypatch.setattr(generations, "_add", fail)
+    monkeypatch.setattr(Publisher, "_add", fail)
     figures = fill(root, source(400, 200), LARGE)
     published: dict[int, int] = {}
     assert_sound(newest_store(root), published)
@@ -317,12 +315,6 @@ def test_a_shard_in_which_a_sample_is_half_written_is_given_up(root: Path, monke
         fill(root, source(50), SMALL)
     assert generation_numbers(root) == []
     assert list((root / TEMPORARY).iterdir()) == []
-
-
-def test_only_one_filler_works_in_a_cache(root: Path) -> None:
-    root.mkdir()
-    with filler_lock(root), pytest.raises(OutputConflict, match="another filler works in"):
-        fill(root, source(1), SMALL)
 
 
 def test_a_cache_keeps_its_format_and_its_fields(root: Path) -> None:

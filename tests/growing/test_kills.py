@@ -17,20 +17,19 @@ from typing import Any
 import pytest
 from helpers.faults.harness import Action, FaultServer
 from helpers.fillers import numbered_sample
-from helpers.filling import assert_sound, blocks, drop, newest_store
+from helpers.filling import assert_sound, blocks, drop, fill, newest_store
 from helpers.support import ONE_FORMAT
 
 from packtrain import GrowingCache, Loader
 from packtrain._core.errors import GenerationGone, LoaderError
 from packtrain._core.generations import SHARDS, TEMPORARY, Generation, generation_numbers
 from packtrain._core.reader_reports import ReaderReport
-from packtrain._growing.filler import fill
 from packtrain._growing.options import FillOptions
 
 BUDGET = 1_800_000
 FILL = f"""
 from pathlib import Path
-from packtrain._growing.filler import fill
+from helpers.filling import fill
 from packtrain._growing.options import FillOptions
 
 from helpers.fillers import numbered_sample

@@ -19,9 +19,10 @@ from helpers.fillers import BUDGET, SHARD, cleared, ready, trainer, wait_until_u
 from packtrain._core.errors import FillError, OutputConflict, UsageError
 from packtrain._core.generations import LOG, generation_numbers
 from packtrain._core.launching import Launched
+from packtrain._growing.cache_folder import is_filled
 from packtrain._growing.options import FillOptions
 from packtrain._growing.process import run, start
-from packtrain._growing.status import is_filled, read_status
+from packtrain._growing.status import read_status
 
 OPTIONS = FillOptions(BUDGET, shard_size=SHARD)
 

@@ -17,10 +17,10 @@ import pytest
 from packtrain._core.errors import FillError, MissingDependency, UsageError
 from packtrain._core.schema import Schema
 from packtrain._growing import source_reader as module
-from packtrain._growing.figures import FillFigures
 from packtrain._growing.options import FillOptions
 from packtrain._growing.samples import SampleEncoder, schema_of
 from packtrain._growing.source_reader import SourceReader
+from packtrain._growing.status import FillFigures
 
 OPTIONS = FillOptions(budget="64MiB", shard_size="1MiB")
 MANY = 200
@@ -336,7 +336,7 @@ def test_an_error_while_a_source_is_closed_is_nobodys(clock: Time) -> None:
 
 BLOCKED = """
 import sys, time
-from packtrain._growing.figures import FillFigures
+from packtrain._growing.status import FillFigures
 from packtrain._growing.source_reader import SourceReader
 from packtrain._growing.options import FillOptions
 

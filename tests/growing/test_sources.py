@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pytest
 from helpers.chance import chi_square_limit
 from helpers.datasets import LEFT_OUT, ROWS, make_dataset
+from helpers.filling import fill
 from helpers.support import require_module
 
 import packtrain
@@ -27,7 +28,6 @@ from packtrain._core.errors import CorruptRecord, MissingDependency, UsageError
 from packtrain._core.installing import extra_command
 from packtrain._core.options import FORMATS
 from packtrain._core.schema import Schema
-from packtrain._growing.filler import fill
 from packtrain._growing.options import FillOptions
 from packtrain._growing.samples import SampleEncoder, schema_of
 from packtrain._growing.source_loading import load_source

@@ -11,20 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.fillers import numbered_sample
-from helpers.filling import Scales, assert_sound, blocks, newest_store
+from helpers.filling import Scales, assert_sound, blocks, fill, newest_store
 from helpers.support import FORMATS
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from packtrain._core.errors import UsageError
 from packtrain._core.generations import CacheInfo
-from packtrain._growing.figures import FillFigures
-from packtrain._growing.filler import fill
+from packtrain._growing.cache_folder import clear_up
 from packtrain._growing.options import FillOptions
-from packtrain._growing.recovery import clear_up
 from packtrain._growing.samples import SampleEncoder, join_schemas, schema_of
 from packtrain._growing.shard import GrowingShard
 from packtrain._growing.space import Space
+from packtrain._growing.status import FillFigures
 
 SIZES = st.one_of(st.integers(0, 40), st.integers(400, 600), st.integers(1900, 2100), st.integers(3900, 4300))
 

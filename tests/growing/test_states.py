@@ -29,10 +29,11 @@ from hypothesis.stateful import (
 from packtrain._core.errors import GenerationGone
 from packtrain._core.generations import CacheInfo, Generation, generation_numbers, generation_path, promise
 from packtrain._growing import filler as filler_module
-from packtrain._growing.figures import FillFigures
-from packtrain._growing.filler import Filler, filler_lock
+from packtrain._growing.cache_folder import lock_cache
+from packtrain._growing.filler import CacheWriter
 from packtrain._growing.options import FillOptions
 from packtrain._growing.samples import SampleEncoder, schema_of
+from packtrain._growing.status import FillFigures
 from packtrain._readers.dataset.cache_files import CacheFiles
 from packtrain._readers.dataset.growing import GenerationStore, newest
 
@@ -66,9 +67,9 @@ class Machine(RuleBasedStateMachine):
         self.start()
 
     def start(self) -> None:
-        self.lock = filler_lock(self.root)
+        self.lock = lock_cache(self.root)
         options = FillOptions(budget=BUDGET, headroom=0.5, shard_size=1 << 16)
-        self.filler = Filler(self.root, self.info, options, FillFigures(), self.progress)
+        self.filler = CacheWriter(self.root, self.info, options, FillFigures(), self.progress)
 
     def progress(self, figures: FillFigures) -> None:
         assert blocks(self.root) <= BUDGET

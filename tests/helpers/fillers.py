@@ -17,7 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from packtrain._growing.status import is_filled, read_status
+from packtrain._growing.cache_folder import is_filled
+from packtrain._growing.status import read_status
 
 BUDGET: Final = "4MiB"
 SHARD: Final = "128KiB"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -14,10 +14,24 @@ from helpers.fillers import SIZES, numbered_sample
 
 from packtrain._core.errors import GenerationGone
 from packtrain._core.generations import generation_numbers
+from packtrain._growing.cache_folder import lock_cache, make_own_folder
+from packtrain._growing.filler import fill as fill_locked
+from packtrain._growing.options import FillOptions
+from packtrain._growing.source_reader import Source
+from packtrain._growing.status import FillFigures
 from packtrain._readers.dataset.cache_files import CacheFiles
 from packtrain._readers.dataset.growing import GenerationStore
 
 FIELDS = ("who", "data", "text")
+
+
+def fill(
+    root: Path, source: Source, options: FillOptions, on_progress: Callable[[FillFigures], None] = lambda _: None
+) -> FillFigures:
+    """Fills a cache as a filler does, without a status."""
+    make_own_folder(root)
+    with lock_cache(root):
+        return fill_locked(root, source, options, on_progress)
 
 
 def stored_sample(store: GenerationStore, row: int) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from helpers.filling import fill
 
 from packtrain import Loader
 from packtrain._core.generations import Generation, generation_numbers
-from packtrain._growing.filler import fill
 from packtrain._growing.options import FillOptions
 from packtrain._readers.dataset.cache_files import CacheFiles
 from packtrain._readers.dataset.growing import GrowingDataset, newest

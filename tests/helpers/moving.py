@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from helpers.filling import fill
 
 from packtrain._core.generations import CacheInfo, Generation, generation_numbers, retire
 from packtrain._core.manifest import Labels
 from packtrain._core.schema import Field
-from packtrain._growing.filler import fill
 from packtrain._growing.options import FillOptions
 from packtrain._readers.dataset.cache_files import CacheFiles
 from packtrain._readers.dataset.growing import GrowingDataset, newest

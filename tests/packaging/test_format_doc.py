@@ -46,7 +46,6 @@ def test_every_file_and_key_of_a_cache_is_specified() -> None:
         *(f"\n{name}/" for name in names),
         CACHE,
         generations.STATUS,
-        generations.FILLER_LOCK,
         generations.LOG,
     ):
         assert name in CACHES, name

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch.distributed
 from helpers.batching import through_json
+from helpers.filling import fill
 from helpers.following import BUDGET, HEADROOM, SHARD, grow, last, loader_of, numbers, of, opened, sample
 from helpers.ranks import in_ranks
 from hypothesis import given
@@ -20,7 +21,6 @@ from hypothesis import strategies as st
 from packtrain import Shuffled
 from packtrain._core.errors import GenerationGone, LoaderError, UsageError
 from packtrain._core.generations import generation_numbers, retire
-from packtrain._growing.filler import fill
 from packtrain._growing.options import FillOptions
 from packtrain._readers.loader.portion import Portion
 from packtrain._readers.loader.schedule import Schedule

@@ -16,6 +16,7 @@ import pytest
 import torch
 from helpers.batching import Numbers
 from helpers.datasets import FIELDS, SCHEMA, make_dataset
+from helpers.filling import fill
 from helpers.fusing import pack_sources
 from helpers.lazily import lazy
 from helpers.support import START_METHODS, encoded, flip, picture
@@ -27,7 +28,6 @@ from PIL import Image
 from packtrain import GrowingCache, ImageDataset, Loader, StoreOptions, concat, open_dataset
 from packtrain._codec.geometry import Box, Scale
 from packtrain._codec.image_plan import ImagePlan
-from packtrain._growing.filler import fill
 from packtrain._growing.options import FillOptions
 from packtrain._readers.dataset.rows import is_sample
 from packtrain._readers.loader.arena import Field, Layout

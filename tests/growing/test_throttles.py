@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.filling import fill
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packtrain._growing.filler import fill
 from packtrain._growing.options import FillOptions
-from packtrain._growing.rate import Rate
+from packtrain._growing.throttles import TokenBucket
 
 RATE = 1000.0
 
@@ -33,7 +33,7 @@ class Clock:
 def passed(pieces: list[tuple[int, float, float]], rate: float, burst: float | None) -> list[tuple[float, int]]:
     """When each piece passes, if its sender is late by some seconds, and each sleep takes longer by some."""
     clock = Clock()
-    limit = Rate(rate, burst, clock)
+    limit = TokenBucket(rate, burst, clock)
     found = []
     for size, late, overslept in pieces:
         clock.now += late
@@ -80,7 +80,7 @@ def test_over_minutes_the_rate_is_reached_though_every_sleep_takes_too_long(size
 
 
 def test_without_a_rate_nothing_waits() -> None:
-    limit = Rate(None)
+    limit = TokenBucket(None)
     assert [limit.wait_for(10**12) for _ in range(3)] == [0.0] * 3
 
 

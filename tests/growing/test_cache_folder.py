@@ -13,13 +13,11 @@ import numpy as np
 import pytest
 
 from packtrain import GrowingCache
-from packtrain._core.generations import FILLER_LOCK, GENERATIONS, LOG, READERS, SHARDS, STATUS, TEMPORARY
+from packtrain._core.generations import GENERATIONS, LOG, READERS, SHARDS, STATUS, TEMPORARY
 from packtrain._core.manifest import CACHE
-from packtrain._growing.filler import fill
+from packtrain._growing.cache_folder import FILES, FOLDERS, lock_cache
 from packtrain._growing.options import FillOptions
-from packtrain._growing.ownership import FILES, FOLDERS
 from packtrain._growing.process import run
-from packtrain._growing.status import be_the_filler
 from packtrain.errors import FillError, OutputConflict
 
 STRANGER = 12345
@@ -53,7 +51,7 @@ def home(tmp_path: Path) -> Path:
 
 class TestWhatSomebodyPrepared:
     @pytest.mark.parametrize("kind", ["link", "broken link", "fifo", "of another", "other kind"])
-    @pytest.mark.parametrize("name", [CACHE, STATUS, FILLER_LOCK, LOG, SHARDS, GENERATIONS, READERS, TEMPORARY])
+    @pytest.mark.parametrize("name", [CACHE, STATUS, LOG, SHARDS, GENERATIONS, READERS, TEMPORARY])
     def test_is_refused_by_name_and_nothing_is_touched(self, tmp_path: Path, home: Path, name: str, kind: str) -> None:
         root = tmp_path / "cache"
         root.mkdir(mode=0o755)
@@ -73,9 +71,8 @@ class TestWhatSomebodyPrepared:
             case "other kind":
                 path.touch() if name in FOLDERS else path.mkdir()
         before = seen(tmp_path)
-        for way in (run, fill):
-            with pytest.raises(OutputConflict, match=f"{name} is not a (file|folder) that packtrain made"):
-                way(root, few, OPTIONS)
+        with pytest.raises(OutputConflict, match=f"{name} is not a (file|folder) that packtrain made"):
+            run(root, few, OPTIONS)
         assert seen(tmp_path) == before
 
     def test_a_log_with_a_second_name_is_refused(self, tmp_path: Path, home: Path) -> None:
@@ -86,7 +83,7 @@ class TestWhatSomebodyPrepared:
             run(root, few, OPTIONS)
 
     def test_all_names_are_looked_at(self) -> None:
-        assert {*FILES, *FOLDERS} == {CACHE, STATUS, FILLER_LOCK, LOG, SHARDS, GENERATIONS, READERS, TEMPORARY}
+        assert {*FILES, *FOLDERS} == {CACHE, STATUS, LOG, SHARDS, GENERATIONS, READERS, TEMPORARY}
 
 
 class TestWhoCanChangeIt:
@@ -170,7 +167,7 @@ class TestAnotherUser:
         run(public / "cache", few, OPTIONS)
         for path in (public / "cache", *(public / "cache").iterdir()):
             os.chown(path, STRANGER, STRANGER)
-        with be_the_filler(public / "cache"), pytest.raises(OutputConflict, match=f"belongs to user {STRANGER}"):
+        with lock_cache(public / "cache"), pytest.raises(OutputConflict, match=f"belongs to user {STRANGER}"):
             GrowingCache(public / "cache", "4MiB", shard_size="128KiB").fill("helpers.fillers:few")
 
     def test_one_who_is_faster_is_found_out(self, public: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from packtrain._core.generations import GENERATIONS, Generation, GenerationLease, promise
-from packtrain._growing.holding import is_open, who_maps, who_reads
+from packtrain._growing.file_users import is_open, who_maps, who_reads
 
 MAP = """
 import mmap, os, sys
@@ -76,7 +76,7 @@ def test_where_there_are_no_leases_nothing_counts_as_open(
 def test_a_process_that_opens_the_file_during_a_look_does_not_end_the_one_that_looks(path: Path) -> None:
     """By default the kernel sends SIGIO to the holder of a lease that somebody wants to break, which would end it."""
     code = (
-        "import sys; from pathlib import Path; from packtrain._growing.holding import is_open\n"
+        "import sys; from pathlib import Path; from packtrain._growing.file_users import is_open\n"
         "print('ready', flush=True)\n"
         "for _ in range(20000): is_open(Path(sys.argv[1]))"
     )

@@ -31,7 +31,7 @@ class Hour:
     bytes: Count
 
 
-class Wear:
+class DiskWrites:
     """Bytes written in the last 24 hours, kept by the hour.
 
     Args:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from packtrain._core.mounts import file_system
-from packtrain._growing import page_cache
-from packtrain._growing.page_cache import settle, stays_in_memory, write_behind
+from packtrain._growing import shard as module
+from packtrain._growing.shard import drop_from_memory, stays_in_memory, write_behind
 from packtrain._storage.staging.kernel import cached_pages
 
 MiB = 1 << 20
@@ -56,7 +56,7 @@ def in_memory() -> Iterator[Path]:
 def test_a_settled_shard_is_not_in_memory_and_others_are(on_disk: Path) -> None:
     shard, other = written(on_disk / "shard"), written(on_disk / "other")
     content = shard.read_bytes()
-    settle(shard)
+    drop_from_memory(shard)
     assert cached(shard) == 0
     # The kernel may reclaim some at any time.
     assert cached(other) > 0.9 * PAGES
@@ -78,7 +78,7 @@ def test_parts_of_the_file_are_written_as_they_are_named(on_disk: Path, monkeypa
     def noted(descriptor: int, offset: int, length: int) -> None:
         asked.append((os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")), offset, length))
 
-    monkeypatch.setattr(page_cache, "start_writeback", noted)
+    monkeypatch.setattr(module, "start_writeback", noted)
     write_behind(written(on_disk / "shard"), 2 * MiB, 3 * MiB)
     assert asked == [("shard", 2 * MiB, MiB)]
 
@@ -86,13 +86,13 @@ def test_parts_of_the_file_are_written_as_they_are_named(on_disk: Path, monkeypa
 def test_a_shard_in_tmpfs_stays(in_memory: Path) -> None:
     (in_memory / "shard").write_bytes(content := os.urandom(SIZE))
     write_behind(in_memory / "shard", 0, SIZE)
-    settle(in_memory / "shard")
+    drop_from_memory(in_memory / "shard")
     assert (in_memory / "shard").read_bytes() == content
 
 
 def test_a_shard_that_is_not_there_is_left_alone(tmp_path: Path) -> None:
     write_behind(tmp_path / "shard", 0, 1)
-    settle(tmp_path / "shard")
+    drop_from_memory(tmp_path / "shard")
     assert not list(tmp_path.iterdir())
 
 
@@ -101,7 +101,7 @@ def test_no_descriptor_stays_open(on_disk: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(10):
         write_behind(shard, 0, SIZE)
-        settle(shard)
+        drop_from_memory(shard)
     assert len(os.listdir("/proc/self/fd")) == before
 
 

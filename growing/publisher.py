@@ -21,8 +21,8 @@ from packtrain._core.generations import (
 )
 from packtrain._formats import container
 
-from .holding import is_open, who_maps, who_reads
-from .recovery import clear_up, shard_number
+from .cache_folder import clear_up, shard_number
+from .file_users import is_open, who_maps, who_reads
 from .shard import FinishedShard, allocated, shard_files
 
 _MOST_NAMED: Final = 3
@@ -40,7 +40,7 @@ class Evicted(NamedTuple):
     bytes: int
 
 
-class Generations:
+class Publisher:
     """The generations of a cache, as its filler sees them. Nobody else may change them meanwhile.
 
     What an earlier filler has left unpublished is removed.

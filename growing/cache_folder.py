@@ -1,0 +1,206 @@
+"""The folder of a cache: who may change it, who fills it, and what packtrain put there.
+
+The filler creates, renames and deletes by path. So nobody else may be able to put a link or another folder in the place
+of anything on the way to the cache, or in it. Where that holds once, it holds for good: only root and this user can
+change it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import takewhile
+from pathlib import Path
+from shlex import quote
+from typing import Final
+
+from packtrain._core.errors import OutputConflict
+from packtrain._core.files import fsync_folder, is_temporary
+from packtrain._core.generations import GENERATIONS, LOG, READERS, SHARDS, STATUS, TEMPORARY
+from packtrain._core.locks import Lock
+from packtrain._core.manifest import CACHE
+from packtrain._core.reader_reports import ENDED, is_report
+from packtrain._storage.staging.folder import Folder, is_own, is_own_file, is_stranger, others_rename, others_write
+
+FOLDERS: Final = (SHARDS, GENERATIONS, READERS, TEMPORARY)
+FILES: Final = (CACHE, STATUS, LOG)
+_MODE: Final = 0o755
+_ELSEWHERE: Final = "choose another folder"
+_TRIES: Final = 10
+_TRY_SECONDS: Final = 0.02
+_SHARD: Final = re.compile(r"cache-(\d{6,})\.(?:tar|idx|h5|mdb|index\.npy)")
+_UNFINISHED: Final = re.compile(r"cache-\d{6,}\.(?:tar|h5|mdb)(?:\.field)?")
+_GENERATION: Final = re.compile(r"\d{8,}\.json")
+_MOST_NAMED: Final = 3
+
+
+def make_own_folder(root: Path) -> None:
+    """Make the folder of a cache if it is missing, and check that only this user and root can change it.
+
+    Raises:
+        OutputConflict: Others can change the folder, or have prepared it; the message says what to do.
+        OSError: The folder cannot be made.
+    """
+    path = root.absolute()
+    missing = list(takewhile(lambda each: not each.exists(), (path, *path.parents)))
+    for each in reversed(missing):
+        outer = Folder.walk_to(each.parent, _check_way)
+        # Whoever was faster is found out by the owner.
+        with suppress(FileExistsError):
+            os.mkdir(each.name, _MODE, dir_fd=outer.fileno())
+    folder = Folder.walk_to(path, lambda each, status: _check_way(each, status, last=each == path))
+    status = os.fstat(folder.fileno())
+    if not is_own(status):
+        raise OutputConflict(f"{root} belongs to user {status.st_uid}: {_ELSEWHERE}, one of your own")
+    if others_write(status):
+        raise _writable(root)
+    for name in (*FILES, *FOLDERS):
+        if (found := folder.status(name)) is not None:
+            _check_content(root / name, found)
+
+
+def _check_content(path: Path, status: os.stat_result) -> None:
+    folder = path.name in FOLDERS
+    # The log is written to in place, which would change a file that has another name, too.
+    made = stat.S_ISDIR(status.st_mode) if folder else stat.S_ISREG(status.st_mode)
+    if not (made and is_own(status)) or (path.name == LOG and not is_own_file(status)):
+        kind = "folder" if folder else "file"
+        raise OutputConflict(
+            f"{path} is not a {kind} that packtrain made for this user: find out who made it, and remove it"
+        )
+    if folder and others_write(status):
+        raise _writable(path)
+
+
+def _check_way(path: Path, status: os.stat_result, *, last: bool = False) -> None:
+    """Refuse a folder or a link on the way by which others could lead the filler elsewhere."""
+    if is_stranger(status):
+        raise OutputConflict(
+            f"{path} belongs to user {status.st_uid}, who can put something else in its place: {_ELSEWHERE}, one for "
+            "which this user or root owns each folder on the way"
+        )
+    if others_rename(status) and not last:
+        typed = quote(str(path))
+        raise OutputConflict(
+            f"other users may rename files in {path}: run `chmod go-w {typed}` (or `chmod +t {typed}`, if they are to "
+            f"keep files of their own there), or {_ELSEWHERE}"
+        )
+
+
+def _writable(path: Path) -> OutputConflict:
+    return OutputConflict(f"other users may write to {path}: run `chmod go-w {quote(str(path))}`, or {_ELSEWHERE}")
+
+
+def lock_cache(root: Path) -> Lock:
+    """Take the lock of the filler, which is on the folder itself.
+
+    The filler holds the lock from before its first change to after its last one, so whoever does not see the lock sees
+    all that the filler has written.
+
+    Raises:
+        BlockingIOError: Another filler holds the lock.
+    """
+    for _ in range(_TRIES):
+        # `is_filled` holds the lock for a moment.
+        with suppress(BlockingIOError):
+            return Lock(root, wait=False, opener=_open_folder)
+        time.sleep(_TRY_SECONDS)
+    return Lock(root, wait=False, opener=_open_folder)
+
+
+def is_filled(root: Path) -> bool:
+    """Check whether a filler works on a cache."""
+    try:
+        # Shared, so that those who look do not disturb each other.
+        Lock(root, shared=True, wait=False, inherited=False, opener=_open_folder).close()
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _open_folder(path: Path, flags: int, mode: int) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def shard_number(path: Path) -> int | None:
+    """Return the number of the shard that a file belongs to by its name; None if the file belongs to no shard."""
+    found = _SHARD.fullmatch(path.name)
+    return None if found is None else int(found[1])
+
+
+def check_folder(root: Path) -> None:
+    """Check that a folder is a cache, or may become one.
+
+    Raises:
+        OutputConflict: The folder holds something else.
+    """
+    if not (root / CACHE).exists() and (found := sorted(_strays(root))):
+        raise OutputConflict(
+            f"{root} is not a growing cache, and holds {_listed(root, found)}: choose another folder, or empty this one"
+        )
+
+
+def clear_up(root: Path, end_shard: int) -> None:
+    """Make the subfolders of a cache, and remove what a filler that was killed began and never published.
+
+    Shards from number `end_shard` on are in no generation.
+    """
+    for name in FOLDERS:
+        (root / name).mkdir(_MODE, exist_ok=True)
+    for folder in (root, *(root / name for name in FOLDERS)):
+        for path in list(folder.iterdir()):
+            if is_temporary(path) and _is_known(folder, _meant(path), root):
+                path.unlink()
+    for path in list((root / TEMPORARY).iterdir()):
+        if _UNFINISHED.fullmatch(path.name):
+            path.unlink()
+    for path in list((root / SHARDS).iterdir()):
+        number = shard_number(path)
+        if number is not None and number >= end_shard:
+            path.unlink()
+    fsync_folder(root / SHARDS)
+
+
+def stray_warning(root: Path) -> str:
+    """Name the files that packtrain did not make; empty if there are none."""
+    found = sorted(_strays(root))
+    if not found:
+        return ""
+    return f"{root} holds {_listed(root, found)}, not made by packtrain. It is left alone, and counts for the budget"
+
+
+def _strays(root: Path) -> Iterator[Path]:
+    for folder in (root, *(root / name for name in FOLDERS)):
+        if not folder.is_dir():
+            continue
+        for path in folder.iterdir():
+            name = _meant(path) if is_temporary(path) else path.name
+            if not _is_known(folder, name, root):
+                yield path
+
+
+def _is_known(folder: Path, name: str, root: Path) -> bool:
+    """Check whether packtrain gives this name to something in this folder of a cache."""
+    if folder == root:
+        return name in (*FILES, *FOLDERS)
+    patterns = {SHARDS: _SHARD, GENERATIONS: _GENERATION, TEMPORARY: _UNFINISHED}
+    if folder.name == READERS:
+        return name == ENDED or is_report(name)
+    return patterns[folder.name].fullmatch(name) is not None
+
+
+def _meant(path: Path) -> str:
+    """Return the name that a temporary file was to get."""
+    return path.name.removeprefix(".").rpartition(".tmp-")[0]
+
+
+def _listed(root: Path, paths: list[Path]) -> str:
+    names = [str(path.relative_to(root)) for path in paths[:_MOST_NAMED]]
+    more = len(paths) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
