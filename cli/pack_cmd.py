@@ -13,9 +13,10 @@ import click
 
 from packtrain._core.cores import available_cores
 from packtrain._core.errors import UsageError
-from packtrain._core.options import FORMATS, ORIENTATIONS, PIXEL_MODES, STORE_MODES
+from packtrain._core.options import FORMATS, ORIENTATIONS, PIXEL_MODES
 from packtrain._core.printable import one_line
 from packtrain._core.sizes import parse_bytes, size
+from packtrain._core.store_modes import STORE_MODES
 
 from .columns import column_options, columns_of
 from .output import print_json, progress, run, say, warn
@@ -57,7 +58,7 @@ _CLASSES: Final = 5
 @click.option("--allow-empty", is_flag=True, help="Also accept class folders without images.")
 @click.option(
     "--store",
-    type=click.Choice(STORE_MODES),
+    type=click.Choice(list(STORE_MODES)),
     help="How pixels are stored.  [default: crop-ready; of a dataset, as they are]",
 )
 @click.option(

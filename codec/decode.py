@@ -183,7 +183,7 @@ class RecordDecoder:
     def cuts(self) -> bool:
         """True if a rectangle of an encoded record can be decoded without reading the rest of the record."""
         # Nobody has checked a table that came with a source file, and files are stored verbatim whatever they say.
-        return self.store.store not in ("raw", "verbatim")
+        return self.store.store_mode.may_be_cut
 
     def _source(
         self, encoded: EncodedImage, box: Box, on_stage: OnStage

@@ -8,13 +8,11 @@ from typing import Final, Literal, Self
 
 from .arguments import checks_names, choice, flag, instance, unexpected, whole
 from .errors import UsageError
+from .store_modes import STORE_MODES, StoreMode
 
 FORMATS: Final = ("tar", "hdf5", "lmdb")
-STORE_MODES: Final = ("crop-ready", "verbatim", "jpeg", "raw")
 PIXEL_MODES: Final = ("RGB", "L")
 ORIENTATIONS: Final = ("ignore", "apply")
-LARGEST_JPEG_SIDE: Final = 65500
-"""The most pixels of a side of a JPEG: a limit of libjpeg, which Pillow shares."""
 _RULES: Final = ("short", "long", "exact")
 _LABEL_KINDS: Final = ("int", "float", "none")
 
@@ -114,9 +112,14 @@ class StoreOptions:
             raise UsageError(f"store mode {self.store} keeps each image's pixels, so {what} needs --store jpeg or raw")
 
     @property
+    def store_mode(self) -> StoreMode:
+        """The entry of the mode in the table of all modes."""
+        return STORE_MODES[self.store]
+
+    @property
     def keeps_pixels(self) -> bool:
         """True if the pixels of each file are kept, so that a record is about as large as its file."""
-        return self.store in ("crop-ready", "verbatim")
+        return self.store_mode.keeps_pixels
 
     @property
     def channels(self) -> int:
@@ -126,7 +129,7 @@ class StoreOptions:
     @property
     def fixed_shape(self) -> tuple[int, int, int] | None:
         """(height, width, channels) if every raw record has the same shape, else None."""
-        if self.store != "raw" or self.resize is None:
+        if not self.store_mode.is_raw or self.resize is None:
             return None
         resize = ResizeRule.parse(self.resize)
         return (resize.height, resize.width, self.channels) if resize.rule == "exact" else None

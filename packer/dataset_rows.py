@@ -123,7 +123,7 @@ def _stored_by(field: Field, options: StoreOptions | None) -> Field:
     """The field as it becomes."""
     if options is None or field.store is None:
         return field
-    if field.store.store == "raw" and options.keeps_pixels:
+    if field.store.store_mode.is_raw and options.keeps_pixels:
         raise UsageError(
             f"{field.name} is stored as pixels, and store mode {options.store} keeps files: there are none any more. "
             "Take --store jpeg, which encodes pixels, or --store raw"
@@ -215,10 +215,10 @@ class StoredRecords:
         if record is None:
             return None, Frame()
         image = _Image.of(self._store.schema[field.name].store, records, row)
-        data = self._pixels(records, row, record, image) if image.store.store == "raw" else bytes(record)
+        data = self._pixels(records, row, record, image) if image.store.store_mode.is_raw else bytes(record)
         if _keeps(image.store, store):
             return image.copied(data, store), Frame()
-        if image.store.store == "raw":
+        if image.store.store_mode.is_raw:
             stored = store_pixels(data, image.size, image.turned_by, image.store.mode, store)
         else:
             stored = store_image(data, store, orientation=image.turned_by)
@@ -255,7 +255,7 @@ def _keeps(before: StoreOptions, after: StoreOptions) -> bool:
     """True if a record that was stored by one set of options need not change for the other."""
     if after.check and not before.check:
         return False
-    if after.store == "verbatim" or before.store == after.store == "crop-ready":
+    if after.keeps_pixels and (not after.store_mode.transcodes or before.store == after.store):
         return True
     return replace(before, check=after.check) == after
 
@@ -291,7 +291,7 @@ class _Image:
     def copied(self, data: bytes, store: StoreOptions) -> Encoded:
         """The same record once more."""
         width, height = self.size
-        raw = store.store == "raw"
+        raw = store.store_mode.is_raw
         return Encoded(
             data,
             "npy" if raw else extension_of(data),

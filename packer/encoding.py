@@ -193,7 +193,7 @@ def encoded_image(stored: StoredImage, store: StoreOptions) -> Encoded:
         stored.payload,
         header.extension,
         (header.height, header.width, store.channels),
-        "|u1" if store.store == "raw" else None,
+        "|u1" if store.store_mode.is_raw else None,
         (header.width, header.height, header.orientation),
         stored.remarks,
     )

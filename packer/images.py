@@ -24,7 +24,7 @@ from packtrain._codec.pillow import (
 )
 from packtrain._core.errors import MissingDependency, PacktrainError
 from packtrain._core.installing import build_command
-from packtrain._core.options import LARGEST_JPEG_SIDE, ResizeRule, StoreOptions
+from packtrain._core.options import ResizeRule, StoreOptions
 
 from .probe import ImageHeader, probe
 from .sources import Refused
@@ -129,18 +129,16 @@ def extension_of(data: bytes) -> str:
 
 
 def encoder(options: StoreOptions) -> str | None:
-    """Names the libraries that, apart from the source files, decide the stored bytes; None for store mode verbatim.
+    """Names the libraries that, apart from the source files, decide the stored bytes; None if there are none.
 
     Raises:
         MissingDependency: A package that the store mode needs is not installed, or does not work.
     """
-    if options.store == "verbatim":
-        return None
-    if options.store == "crop-ready":
-        return transcoder()
-    if options.store == "jpeg" and extension is not None:
-        return f"{pillow_version()}, {transcoder()}"
-    return pillow_version()
+    names = [] if options.keeps_pixels else [pillow_version()]
+    # Records that only Pillow can write may do without the extension.
+    if options.store_mode.transcodes and (options.keeps_pixels or extension is not None):
+        names.append(transcoder())
+    return ", ".join(names) or None
 
 
 def _kept(data: bytes, options: StoreOptions) -> StoredImage:
@@ -150,7 +148,7 @@ def _kept(data: bytes, options: StoreOptions) -> StoredImage:
         source = _decode(data, options.mode)
         header, remarks = source.header, source.remarks
     size = header.width, header.height
-    if options.store == "verbatim":
+    if not options.store_mode.transcodes:
         return StoredImage(data, header, size, tuple(remarks))
     if header.extension != "jpg":
         return StoredImage(data, header, size, (*remarks, f"not crop-ready: not a JPEG ({header.extension})"))
@@ -175,14 +173,15 @@ def _converted(image: Image, header: ImageHeader, remarks: list[str], options: S
             with faults_of_the_image(f"cannot resize it to {size[0]} x {size[1]}"):
                 # Bilinear with antialiasing is what torchvision's Resize does to a PIL image by default.
                 image = image.resize(size, require_pillow().Resampling.BILINEAR)
-    if options.store == "raw":
+    if options.store_mode.is_raw:
         header = header._replace(extension="npy", **_size(image))
         return StoredImage(image.tobytes(), header, source_size, tuple(remarks))
     header = header._replace(extension="jpg", **_size(image))
-    if max(image.size) > LARGEST_JPEG_SIDE:
+    limit = options.store_mode.largest_side
+    if limit is not None and max(image.size) > limit:
         raise Refused(
             f"{image.width} x {image.height} pixels do not fit into a JPEG, whose sides have at most "
-            f"{LARGEST_JPEG_SIDE}: resize it, or use store mode raw"
+            f"{limit}: resize it, or use store mode raw"
         )
     encoded = io.BytesIO()
     with faults_of_the_image("cannot encode it as a JPEG"):

@@ -11,9 +11,10 @@ from packtrain._core.arguments import checks_names, choice, flag, instance, path
 from packtrain._core.errors import UsageError
 from packtrain._core.files import MiB
 from packtrain._core.kinds import KINDS
-from packtrain._core.options import FORMATS, LARGEST_JPEG_SIDE, STORE_MODES, LabelSpec, ResizeRule, StoreOptions
+from packtrain._core.options import FORMATS, LabelSpec, ResizeRule, StoreOptions
 from packtrain._core.schema import MASK_ENCODINGS, check_name
 from packtrain._core.sizes import parse_bytes
+from packtrain._core.store_modes import STORE_MODES
 from packtrain._core.typed import MOST
 from packtrain._storage.remote.urls import Url, place_of
 
@@ -212,15 +213,16 @@ class PackOptions:
 
 def _require_used(store: StoreOptions) -> None:
     """Refuses options that the store mode ignores or cannot fulfil. A dataset on disk may have them all the same."""
-    if store.store != "jpeg" and store.quality != StoreOptions.quality:
+    if not store.store_mode.takes_quality and store.quality != StoreOptions.quality:
         raise UsageError(
             f"quality={store.quality} applies to store mode jpeg only, not to {store.store}: leave it out, or use "
             "--store jpeg"
         )
-    if store.store == "jpeg" and store.resize is not None:
+    limit = store.store_mode.largest_side
+    if limit is not None and store.resize is not None:
         resize = ResizeRule.parse(store.resize)
-        if resize.rule == "exact" and max(resize.width, resize.height) > LARGEST_JPEG_SIDE:
-            raise UsageError(f"resize={store.resize!r}: the sides of a JPEG have at most {LARGEST_JPEG_SIDE} pixels")
+        if resize.rule == "exact" and max(resize.width, resize.height) > limit:
+            raise UsageError(f"resize={store.resize!r}: the sides of a JPEG have at most {limit} pixels")
 
 
 def usual_shard_bytes(total: int) -> int:

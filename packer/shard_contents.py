@@ -293,10 +293,10 @@ class _FieldRecords:
     def _not_an_image(self, images: RecordDecoder, image: EncodedImage) -> str | None:
         with whole_images_only():
             images.image(image)
-        if images.store.store != "raw" and (problem := misfit(open_image(image.data))):
+        if not images.store.store_mode.is_raw and (problem := misfit(open_image(image.data))):
             return problem
         # Nobody cuts verbatim records, whatever table a file brought along.
-        if images.store.store != "verbatim" and has_table(image.data) and not has_true_table(image.data):
+        if images.store.store_mode.may_be_cut and has_table(image.data) and not has_true_table(image.data):
             return "its table of restart intervals does not fit it"
         return None
 

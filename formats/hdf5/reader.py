@@ -49,7 +49,7 @@ def layout(field: Field) -> Layout:
         dtype, shape = field.dtype, field.shape
     elif field.encoding == "raw":
         sizes = 2
-    elif field.store is not None and field.store.store == "raw":
+    elif field.store is not None and field.store.store_mode.is_raw:
         shape = field.store.fixed_shape
         sizes = 3 if shape is None else 0
     single = shape is not None and None not in shape

@@ -17,7 +17,8 @@ from helpers.support import FORMATS, encoded, flip, packed, picture, tree
 
 from packtrain import PackOptions, merge, pack, verify
 from packtrain._core.manifest import Manifest
-from packtrain._core.options import STORE_MODES, StoreOptions
+from packtrain._core.options import StoreOptions
+from packtrain._core.store_modes import STORE_MODES
 from packtrain._packer.foreign.indexer import index_shards
 from packtrain._packer.options import Columns
 from packtrain._readers.dataset.store import RecordStore

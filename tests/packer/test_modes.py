@@ -17,7 +17,8 @@ from PIL import Image, features
 
 from packtrain import open_dataset, pack, verify
 from packtrain._codec.native import extension
-from packtrain._core.options import PIXEL_MODES, STORE_MODES, StoreOptions
+from packtrain._core.options import PIXEL_MODES, StoreOptions
+from packtrain._core.store_modes import STORE_MODES
 from packtrain._packer import images
 from packtrain._packer.images import PALETTE_REMARK, store_image
 from packtrain._packer.options import PackOptions

@@ -17,13 +17,13 @@ from packtrain._core.options import (
     FORMATS,
     ORIENTATIONS,
     PIXEL_MODES,
-    STORE_MODES,
     LabelSpec,
     ResizeRule,
     StoreOptions,
 )
 from packtrain._core.schema import MASK_ENCODINGS
 from packtrain._core.sizes import parse_bytes
+from packtrain._core.store_modes import STORE_MODES
 from packtrain._growing.options import FillOptions
 from packtrain._packer.options import FieldColumn, reject_limit
 from packtrain.errors import TooManyRejects, UsageError
@@ -201,9 +201,9 @@ def test_pack_options_that_contradict_themselves_are_refused(options: dict[str, 
 
 LABELS = ("int", "int*K", "float", "float*K", "class", "none")
 CHOICES: dict[type, dict[str, tuple[str, ...]]] = {
-    PackOptions: {"format": FORMATS, "store": STORE_MODES, "labels": LABELS},
+    PackOptions: {"format": FORMATS, "store": tuple(STORE_MODES), "labels": LABELS},
     FillOptions: {"format": FORMATS},
-    StoreOptions: {"store": STORE_MODES, "mode": PIXEL_MODES, "orientation": ORIENTATIONS},
+    StoreOptions: {"store": tuple(STORE_MODES), "mode": PIXEL_MODES, "orientation": ORIENTATIONS},
     LabelSpec: {"kind": ("int", "float", "none")},
     ResizeRule: {"rule": ("short", "long", "exact")},
     FieldColumn: {"kind": tuple(KINDS), "encoding": MASK_ENCODINGS},
