@@ -17,7 +17,6 @@ from packtrain._storage.streams.order import ChunkOrder
 
 from ..dataset.image_dataset import ImageDataset, samples_of
 from .order import Order, Placed, Rows, checksum
-from .schedule import Dealing
 
 # Number of lanes, at least, and how many times as many may be taken so that they divide a step.
 _LANES: Final = 32
@@ -100,6 +99,8 @@ class ChunkShuffled(Order):
         UsageError: The dataset does not know its chunks, or a number is less than 1.
     """
 
+    dealing = "lanes"
+
     def __init__(
         self,
         dataset: ImageDataset | Chunked,
@@ -121,7 +122,8 @@ class ChunkShuffled(Order):
         self._at_once: Final = whole("at_once", at_once, 1)
         self._room: Room | None = None
         self._placed: Final[Chunked] = chunked
-        self._chunks = ChunkOrder(chunked.chunk_bounds(), *self._sizes(1, 1))
+        self._take(ChunkOrder(chunked.chunk_bounds(), *self._sizes(1, 1)))
+        self.dataset_rows = len(self)
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -130,21 +132,6 @@ class ChunkShuffled(Order):
     def chunks(self) -> ChunkOrder:
         """The order of the places, as it is at present."""
         return self._chunks
-
-    @property
-    @override
-    def dataset_rows(self) -> int:
-        return len(self)
-
-    @property
-    @override
-    def dealing(self) -> Dealing:
-        return "lanes"
-
-    @property
-    @override
-    def lanes(self) -> int:
-        return self._chunks.lanes
 
     @property
     @override
@@ -161,15 +148,20 @@ class ChunkShuffled(Order):
         return self._placed.rows_at(self._chunks.places(key, start, stop))
 
     @override
-    def rows_of(self, key: int, positions: Rows) -> Rows:
+    def batch_rows(self, key: int, positions: Rows) -> Rows:
         return self._placed.rows_at(self._chunks.places_of(key, positions))
 
-    @override
     def fitted(self, step: int, nodes: int) -> Self:
+        """Return the order for an epoch that begins now. An epoch that has begun keeps its order.
+
+        Args:
+            step: Number of positions that all ranks together take in a step.
+            nodes: Number of machines that they run on.
+        """
         return self._with(*self._sizes(step, nodes))
 
-    @override
     def resumed(self, parameters: Mapping[str, int]) -> Self:
+        """Return the order for the rest of an epoch whose state has these parameters, as far as they can be used."""
         lanes, window = parameters.get("lanes"), parameters.get("window")
         if not (type(lanes) is int and type(window) is int and min(lanes, window) > 0):
             return self
@@ -185,8 +177,11 @@ class ChunkShuffled(Order):
         if (lanes, window) == (self._chunks.lanes, self._chunks.window):
             return self
         other = copy.copy(self)
-        other._chunks = ChunkOrder(self._chunks.bounds, lanes, window)
+        other._take(ChunkOrder(self._chunks.bounds, lanes, window))
         return other
+
+    def _take(self, chunks: ChunkOrder) -> None:
+        self._chunks, self.lanes = chunks, chunks.lanes
 
     def _sizes(self, step: int, nodes: int) -> tuple[int, int]:
         """Lanes and window for ranks that take `step` positions together, on this many machines."""

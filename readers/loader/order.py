@@ -35,7 +35,19 @@ _PROBES: Final = 1024
 
 
 class Order(ABC):
-    """A sequence of rows for every epoch."""
+    """A sequence of rows for every epoch.
+
+    An order of your own has `__len__` and `rows`. It may have `batch_rows` as well, if that can be faster.
+
+    Attributes:
+        dataset_rows: Number of rows of the dataset that the order is for; None: any.
+        dealing: How the positions of a step are dealt out to the ranks, see `Schedule`.
+        lanes: Number of lanes, if positions are dealt out by lanes.
+    """
+
+    dataset_rows: int | None = None
+    dealing: Dealing = "blocks"
+    lanes = 1
 
     @abstractmethod
     def __len__(self) -> int:
@@ -43,7 +55,7 @@ class Order(ABC):
 
     @abstractmethod
     def rows(self, key: int, start: int, stop: int) -> Rows:
-        """The rows at positions `start` to `stop`, int64 [stop - start]. They do not depend on earlier calls.
+        """Return the rows at positions `start` to `stop`, int64 [stop - start]. Earlier calls make no difference.
 
         Args:
             key: Key of the epoch in [0, 2**64). Equal keys give equal rows, different keys unrelated ones.
@@ -54,28 +66,13 @@ class Order(ABC):
             IndexError: There are no such positions.
         """
 
-    @property
-    def dataset_rows(self) -> int | None:
-        """Number of rows of the dataset that the order is for; None if it does not say."""
-        return None
+    def batch_rows(self, key: int, positions: Rows) -> Rows:
+        """Return the rows of a batch; both int64 [n].
 
-    @property
-    def parameters(self) -> Mapping[str, int]:
-        """All that decides the rows besides key and length. A state can be loaded only where it is the same."""
-        return {}
-
-    @property
-    def dealing(self) -> Dealing:
-        """How the positions of a step are dealt out to the ranks, see `Schedule`."""
-        return "blocks"
-
-    @property
-    def lanes(self) -> int:
-        """Number of lanes, if positions are dealt out by lanes."""
-        return 1
-
-    def rows_of(self, key: int, positions: Rows) -> Rows:
-        """The rows at some positions, which a rank takes in a step; both int64 [n]."""
+        Args:
+            key: Key of the epoch.
+            positions: Positions that a rank takes in a step, in any order.
+        """
         first, last = int(positions[0]), int(positions[-1])
         apart = int(positions[1]) - first if len(positions) > 1 else 1
         if apart > 0 and last - first == apart * (len(positions) - 1):
@@ -84,18 +81,10 @@ class Order(ABC):
         # They continue at the beginning of the epoch.
         return np.concatenate([self.rows(key, position, position + 1) for position in positions.tolist()])
 
-    def fitted(self, step: int, nodes: int) -> Order:
-        """The order for an epoch that begins now. An epoch that has begun keeps its order.
-
-        Args:
-            step: Number of positions that all ranks together take in a step.
-            nodes: Number of machines that they run on.
-        """
-        return self
-
-    def resumed(self, parameters: Mapping[str, int]) -> Order:
-        """The order for the rest of an epoch whose state has these parameters, as far as it can take them over."""
-        return self
+    @property
+    def parameters(self) -> Mapping[str, int]:
+        """Everything that decides the rows besides key and length. A state can be loaded only where this is equal."""
+        return {}
 
 
 class Sequential(Order):
@@ -106,14 +95,9 @@ class Sequential(Order):
     """
 
     def __init__(self, rows: int) -> None:
-        self._rows: Final = whole("rows", rows, 0)
+        self.dataset_rows = self._rows = whole("rows", rows, 0)
 
     def __len__(self) -> int:
-        return self._rows
-
-    @property
-    @override
-    def dataset_rows(self) -> int:
         return self._rows
 
     @override
@@ -130,14 +114,9 @@ class Shuffled(Order):
     """
 
     def __init__(self, rows: int) -> None:
-        self._rows: Final = whole("rows", rows, 0)
+        self.dataset_rows = self._rows = whole("rows", rows, 0)
 
     def __len__(self) -> int:
-        return self._rows
-
-    @property
-    @override
-    def dataset_rows(self) -> int:
         return self._rows
 
     @override
@@ -193,18 +172,13 @@ class BlockShuffled(Order):
                 "BlockShuffled a dataset from open_dataset or concat, or a subset of one; or use Shuffled"
             )
         self._placed: Final = placed
-        self._rows: Final = len(placed)
+        self.dataset_rows = self._rows = len(placed)
         self._block: Final = whole("block", block, 1)
         self._window_blocks: Final = whole("window", window, 1)
         self._whole_blocks: Final = self._rows // self._block
         self._windows: Final = max(1, -(-self._whole_blocks // self._window_blocks))
 
     def __len__(self) -> int:
-        return self._rows
-
-    @property
-    @override
-    def dataset_rows(self) -> int:
         return self._rows
 
     @cached_property
@@ -269,17 +243,13 @@ class Weighted(Order):
             raise UsageError("weights must be one finite number per row, none of them negative")
         with np.errstate(over="ignore"):
             self._cumulated: Final = np.cumsum(values)
+        self.dataset_rows = len(values)
         self._samples: Final = len(values) if samples is None else whole("samples", samples, 0)
         if self._samples and not (len(values) and 0 < self._cumulated[-1] < np.inf):
             raise UsageError("weights must not be all zero, and their sum must be finite")
 
     def __len__(self) -> int:
         return self._samples
-
-    @property
-    @override
-    def dataset_rows(self) -> int:
-        return len(self._cumulated)
 
     @cached_property
     @override
@@ -318,8 +288,11 @@ class RepeatedAugmentation(Order):
         UsageError: An argument is of the wrong type or out of its range; `samples` is more than all rows repeated.
     """
 
+    dealing = "interleaved"
+
     def __init__(self, rows: int | Order, repeats: int = 3, *, samples: int | None = None) -> None:
         self._order: Final = rows if isinstance(rows, Order) else Shuffled(rows)
+        self.dataset_rows = self._order.dataset_rows
         self._repeats: Final = whole("repeats", repeats, 1)
         count = len(self._order)
         most = count * self._repeats
@@ -332,21 +305,11 @@ class RepeatedAugmentation(Order):
     def __len__(self) -> int:
         return self._samples
 
-    @property
-    @override
-    def dataset_rows(self) -> int | None:
-        return self._order.dataset_rows
-
     @cached_property
     @override
     def parameters(self) -> Mapping[str, int]:
         inner = crc32c(type(self._order).__name__.encode())
         return {**self._order.parameters, "order": inner, "positions": len(self._order), "repeats": self._repeats}
-
-    @property
-    @override
-    def dealing(self) -> Dealing:
-        return "interleaved"
 
     @override
     def rows(self, key: int, start: int, stop: int) -> Rows:

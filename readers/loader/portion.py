@@ -9,7 +9,6 @@ import numpy as np
 from typing_extensions import override
 
 from .order import Order, Rows
-from .schedule import Dealing
 
 
 class Portion(Order):
@@ -31,8 +30,11 @@ class Portion(Order):
         turns: Number of turns: as many as the smallest cache has.
     """
 
+    dealing = "interleaved"
+
     def __init__(self, order: Order, ranks: Sequence[int], world_size: int, turns: int) -> None:
         self.portioned: Final = order
+        self.dataset_rows = order.dataset_rows
         self._count: Final = len(ranks)
         self._turns: Final = turns
         self._own: Final = frozenset(ranks)
@@ -49,18 +51,8 @@ class Portion(Order):
 
     @property
     @override
-    def dataset_rows(self) -> int | None:
-        return self.portioned.dataset_rows
-
-    @property
-    @override
     def parameters(self) -> Mapping[str, int]:
         return self.portioned.parameters
-
-    @property
-    @override
-    def dealing(self) -> Dealing:
-        return "interleaved"
 
     @override
     def rows(self, key: int, start: int, stop: int) -> Rows:

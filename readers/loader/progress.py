@@ -9,6 +9,7 @@ from packtrain._core.errors import UsageError
 from packtrain._core.keys import mixed
 
 from .batches import Probe
+from .chunk_shuffled import ChunkShuffled
 from .engine import Job
 from .order import Ahead, Order
 from .ranks import Place, Ranks, Seed
@@ -123,7 +124,7 @@ class Progress:
     def begin(self, place: Place) -> None:
         """Makes everything ready for a pass. All ranks must call this together: they agree on seed and order."""
         self._seed.settle()
-        if self.order.dealing == "lanes":
+        if isinstance(self.order, ChunkShuffled):
             self._nodes = self._ranks.nodes()
             self._fit(place, self._nodes)
         self._draw(place)
@@ -137,7 +138,7 @@ class Progress:
         consumed = self.consumed
         while step := schedule.step(consumed):
             consumed = step.consumed
-            yield Job(key, step.positions, order.rows_of(order_key, step.positions), consumed)
+            yield Job(key, step.positions, order.batch_rows(order_key, step.positions), consumed)
 
     def probe(self, place: Place) -> Probe:
         """The next samples of the epoch, over all ranks, of which the first that is sound shows what a batch is."""
@@ -158,7 +159,7 @@ class Progress:
         """
         self._seed.settle_alone()
         place = self._ranks.now()
-        if self.order.dealing == "lanes" and not self.consumed:
+        if isinstance(self.order, ChunkShuffled) and not self.consumed:
             self._fit_alone(place)
         self._draw(place)
         if not 0 <= position < len(self.order):
@@ -193,7 +194,9 @@ class Progress:
             UsageError: It belongs to another dataset, order, or number of ranks; see `Loader.load_state_dict`.
         """
         rank, world_size = self._ranks.now()
-        order = (self.order if order is None else order).resumed(state.parameters)
+        order = self.order if order is None else order
+        if isinstance(order, ChunkShuffled):
+            order = order.resumed(state.parameters)
         name = _name(order)
         if state.order != name:
             raise UsageError(f"the state was saved by a loader with order {state.order}, this one has {name}")
@@ -243,7 +246,7 @@ class Progress:
 
     def _fit(self, place: Place, nodes: int) -> None:
         """Takes the order for the ranks that there are now, unless the epoch has begun with others."""
-        if not self.consumed:
+        if isinstance(self.order, ChunkShuffled) and not self.consumed:
             self.order = self.order.fitted(place.world_size * self._batch_size, nodes)
 
     def _fit_alone(self, place: Place) -> None:

@@ -30,7 +30,7 @@ def test_every_row_comes_once(rows: int, lanes: int, window: int, key: int) -> N
     assert sorted(order.rows(key, 0, rows).tolist()) == list(range(rows))
     assert order.rows(key, 0, rows).tolist() == (rows - 1 - order.chunks.places(key, 0, rows)).tolist()
     backwards = np.arange(rows)[::-1].copy()
-    assert order.rows_of(key, backwards).tolist() == order.rows(key, 0, rows)[::-1].tolist()
+    assert order.batch_rows(key, backwards).tolist() == order.rows(key, 0, rows)[::-1].tolist()
 
 
 def loaders(rows: int, world: int, batch: int, state: Any = None, **options: Any) -> list[Loader]:
