@@ -20,24 +20,23 @@ from ..monitoring.figures import setup_of
 from ..monitoring.stats import Meter
 from .arguments import context_of, loader_class, order_of, require_dataset, with_transform, workers_of
 from .batches import BatchMaker, Made, Probe
+from .chunk_cache import ChunkCacheHooks
 from .cuda_decoder import decode_of
+from .dataset_hooks import DatasetHooks
 from .device import device_of, pins
 from .engine import Batch, Engine
-from .following import Following, FollowingGenerations
-from .lookalike import EpochSampler, sampler_of
+from .frameworks import UNPREPARED, EpochSampler, holds_gradients, sampler_of
+from .generations import GenerationHooks
 from .order import Order
-from .passes import Pass, Token
 from .pipeline import Pipeline, PipelineOptions
 from .postprocess import BatchTransform, Postprocess
-from .progress import Progress
+from .progress import Pass, Progress
 from .randomness import preserved
-from .ranks import Place, Ranks, Seed
+from .ranks import Ranks, Seed, World
 from .sampler import SamplerOrder
 from .samples import SampleMaker, emptied
 from .schedule import Schedule
 from .state import LoaderState, identity_of
-from .streamed import FollowingChunks
-from .unprepared import UNPREPARED, holds_gradients
 
 if TYPE_CHECKING:
     import torch
@@ -217,7 +216,7 @@ class Loader:
         self.stats: Final = Meter(
             setup_of(self.num_workers, maker.samples.stores, undecoded=self._undecoded, threads=self._decoding_threads)
         )
-        self._following = self._following_of(partial(order_of, sampler=sampler, shuffle=shuffle))
+        self._hooks = self._hooks_of(partial(order_of, sampler=sampler, shuffle=shuffle))
         self._options = PipelineOptions(
             self.num_workers,
             self.prefetch_factor,
@@ -238,7 +237,7 @@ class Loader:
         self._skipped = 0
         self._told = set[str]()
         """Warnings that each epoch would give again."""
-        self._pass: Token | None = None
+        self._pass: object | None = None
         """Stands for the present pass."""
         self._made = True
         """From now on, attributes cannot be set: it would change nothing."""
@@ -246,14 +245,14 @@ class Loader:
     _arguments: ClassVar[frozenset[str]]
     """The arguments of the constructor. Only packtrain's own classes say theirs."""
 
-    def _following_of(self, order: Callable[[Any], Order]) -> Following:
+    def _hooks_of(self, order: Callable[[Any], Order]) -> DatasetHooks:
         """What the loader does about the states of its dataset; see the classes for arguments and errors."""
         progress, dataset, ranks, meter = self._progress, self._dataset, self._ranks, self.stats
         if isinstance(dataset, GrowingDataset):
-            return FollowingGenerations(progress, dataset, order, ranks, meter)
+            return GenerationHooks(progress, dataset, order, ranks, meter)
         if is_remote(dataset):
-            return FollowingChunks(progress, dataset, self.batch_size, ranks, meter)
-        return Following(progress)
+            return ChunkCacheHooks(progress, dataset, self.batch_size, ranks, meter)
+        return DatasetHooks(progress)
 
     @property
     def _undecoded(self) -> bool:
@@ -371,8 +370,8 @@ class Loader:
         """
         self._leave()
         # Before the first batch is asked for, because frameworks take the length now.
-        self._following.begin(self._dataset)
-        self._pass = Token()
+        self._hooks.begin(self._dataset)
+        self._pass = object()
         return Pass(self._progress, self.stats.timed(self._batches(self._pass)))
 
     def set_epoch(self, epoch: int) -> None:
@@ -403,8 +402,8 @@ class Loader:
         next epoch. So a loop that continues in the epoch it was saved in finishes it, without any step. A loop that
         continues with the next epoch says so by `set_epoch`, as Lightning does by itself.
         """
-        self._following.fit(self._dataset)
-        self._following.promise(self._dataset)
+        self._hooks.fit(self._dataset)
+        self._hooks.promise(self._dataset)
         return self._progress.state().to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -417,7 +416,7 @@ class Loader:
             UsageError: The state belongs to another dataset or another order. Or, with a foreign sampler, it was saved
                 with another number of ranks: only packtrain's own orders can be divided among other ranks.
         """
-        self._following.load(self._dataset, LoaderState.from_dict(state))
+        self._hooks.load(self._dataset, LoaderState.from_dict(state))
         self._pass = None
 
     def sample(self, position: int) -> Any:
@@ -432,8 +431,8 @@ class Loader:
             PacktrainError: The sample cannot be made.
         """
         position = whole("position", position)
-        self._following.hold(self._dataset)
-        self._following.require(position)
+        self._hooks.hold(self._dataset)
+        self._hooks.require(position)
         key, row = self._progress.sample(position)
         with preserved():
             return self._maker.sample(key, position, row)
@@ -456,7 +455,7 @@ class Loader:
         self._pass = None
         # The generation may be gone when the next pass begins.
         self._progress.give_up()
-        self._following.close()
+        self._hooks.close()
         self._pipeline.close()
         self._last_maker = None
 
@@ -489,7 +488,7 @@ class Loader:
 
     def _schedule(self) -> Schedule:
         """The steps of this rank through the epoch, as far as it is known which samples that will have."""
-        self._following.fit(self._dataset)
+        self._hooks.fit(self._dataset)
         return self._progress.schedule(self._ranks.now())
 
     @property
@@ -515,18 +514,18 @@ class Loader:
         self._pass = None
         self._progress.move(epoch)
 
-    def _batches(self, this: Token) -> Iterator[tuple[Any, int]]:
+    def _batches(self, this: object) -> Iterator[tuple[Any, int]]:
         """The batches of a pass, each with the number of positions consumed once it has been handed out."""
         progress = self._progress
         try:
-            place = self._ranks.now()
-            self._require_present(this, place)
+            world = self._ranks.now()
+            self._require_present(this, world)
             # Once more: the pass may have been moved since.
-            self._following.begin(self._dataset)
-            progress.begin(place)
+            self._hooks.begin(self._dataset)
+            progress.begin(world)
             # Otherwise they are not of this pass: it may be a validation, in which nothing is accumulated.
             applied = not holds_gradients()
-            run = self._run(place) if progress.schedule(place).steps(progress.consumed) else iter(())
+            run = self._run(world) if progress.schedule(world).steps(progress.consumed) else iter(())
             while batch := next(run, None):
                 self._note_skipped(batch.made)
                 found, consumed = [batch.value] if batch.made.size else [], batch.job.consumed
@@ -534,9 +533,9 @@ class Loader:
                 del batch
                 if found:
                     yield found.pop(), consumed
-                self._require_present(this, place)
+                self._require_present(this, world)
             if not self._replays:
-                self._following.finish()
+                self._hooks.finish()
             self._move(progress.epoch + 1)
             if applied and UNPREPARED not in self._told and holds_gradients():
                 self._told.add(UNPREPARED)
@@ -553,21 +552,20 @@ class Loader:
                 self.close()
             raise
 
-    def _require_present(self, this: Token, place: Place) -> None:
-        this.require_own_process()
+    def _require_present(self, this: object, world: World) -> None:
         if self._pass is not this:
             raise UsageError("this pass has ended: another one was begun, or the loader was moved or closed")
-        self._ranks.require(place)
+        self._ranks.require(world)
 
-    def _run(self, place: Place) -> Iterator[Batch]:
+    def _run(self, world: World) -> Iterator[Batch]:
         """The batches of a pass, made with the dataset as it is now."""
-        self._following.hold(self._dataset)
+        self._hooks.hold(self._dataset)
         maker = self._maker
         self._options.postprocess.check(maker.samples.finishers)
         steps, remedy = maker.samples.unfused
         self.stats.describe(unfused=steps, remedy=remedy, headspace=self._replays)
-        jobs = self._following.jobs(self._progress.jobs(place), place)
-        return self._pipeline.run(maker, jobs, partial(self._progress.probe, place), replays=self._replays)
+        jobs = self._hooks.jobs(self._progress.jobs(world), world)
+        return self._pipeline.run(maker, jobs, partial(self._progress.probe, world), replays=self._replays)
 
     def _note_skipped(self, made: Made) -> None:
         for reason in made.skipped[: max(0, _WARNINGS - self._skipped)]:
@@ -579,7 +577,7 @@ class Loader:
                 warnings.warn(printable(message), RuntimeWarning, stacklevel=5)
         self.stats.count(made.size, len(made.skipped), len(made.refused))
         if not self._replays:
-            self._following.take(made.size)
+            self._hooks.take(made.size)
         if not made.size and self.world_size > 1:
             raise LoaderError(
                 f"all records of a batch are damaged, and the other ranks would wait for this one: {made.skipped[0]}"

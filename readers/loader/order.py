@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Final, Protocol
 
@@ -320,6 +320,61 @@ class RepeatedAugmentation(Order):
         found = self._order.rows(key, first, (stop - 1) // self._repeats + 1)
         repeated: Rows = found[np.arange(start, stop) // self._repeats - first]
         return repeated
+
+
+class CacheOrder(Order):
+    """Order of an epoch in which ranks have several growing caches, as the ranks of one cache see it.
+
+    Position p of the epoch belongs to rank ``p % world_size``, and is that rank's turn ``p // world_size``. The ranks
+    of a cache deal its own order out among themselves: in turn t, the i-th of its k ranks takes position ``t * k + i``
+    of it. So each row of a cache comes at most as often as in its own order, whatever the other caches hold, and all
+    ranks have equally many turns. An epoch has whole turns only, and loaders stop between two of them, so no step ever
+    has to be filled up. What is left of the larger caches is left out of this epoch, another part each time if the
+    order is random.
+
+    The positions of other caches' ranks have rows of this one, too, which nobody uses.
+
+    Args:
+        order: The order of the cache's generation.
+        ranks: The ranks that read this cache.
+        world_size: Number of all ranks.
+        turns: Number of turns: as many as the smallest cache has.
+    """
+
+    dealing = "interleaved"
+
+    def __init__(self, order: Order, ranks: Sequence[int], world_size: int, turns: int) -> None:
+        self.generation: Final = order
+        self.dataset_rows = order.dataset_rows
+        self._count: Final = len(ranks)
+        self._turns: Final = turns
+        self._own: Final = frozenset(ranks)
+        self._number = np.zeros(world_size, np.int64)
+        """Number of a rank among the ranks of this cache, int64 [world_size]."""
+        self._number[list(ranks)] = np.arange(len(ranks))
+
+    def __len__(self) -> int:
+        return self._turns * len(self._number)
+
+    def has(self, position: int) -> bool:
+        """Return True if the row at a position is one of this cache."""
+        return position % len(self._number) in self._own
+
+    @property
+    @override
+    def parameters(self) -> Mapping[str, int]:
+        return self.generation.parameters
+
+    @override
+    def rows(self, key: int, start: int, stop: int) -> Rows:
+        _check_range(self, start, stop)
+        if start == stop:
+            return np.empty(0, np.int64)
+        turns, ranks = np.divmod(np.arange(start, stop), len(self._number))
+        positions = turns * self._count + self._number[ranks]
+        first = int(positions.min())
+        found: Rows = self.generation.rows(key, first, int(positions.max()) + 1)[positions - first]
+        return found
 
 
 class Ahead(Order):

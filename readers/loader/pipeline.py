@@ -8,20 +8,26 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from multiprocessing.context import BaseContext
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import numpy.typing as npt
+import torch
+
+from packtrain._core.schema import PRESENT
+
+from ..dataset.rows import sample_type
 from ..monitoring.stats import Meter
-from .arena import Layout
-from .assembly import assembled
+from .arena import Field, Layout
 from .batches import BatchMaker, Probe
+from .blob import unpacked
+from .decoding import UndecodedImages
 from .device import Decode, Transfer, transfer_of, undecoding
+from .encoded import PLANS, SPILT, read
 from .engine import Batch, Engine, Job, ParallelEngine, SerialEngine
 from .finishing import Finishing
 from .postprocess import Postprocess
 
-if TYPE_CHECKING:
-    import torch
-
+_PRESENT: Final = f"{PRESENT}."
 _REPLAYED: Final = 4
 """Number of batches that are made to be handed out again and again."""
 
@@ -103,7 +109,7 @@ class Pipeline:
             self._meter.attach(self._engine.counters())
         if self._transfer is None:
             # Nothing here may refer to the loader, so that it ends its workers as soon as it is dropped.
-            tensors = partial(assembled, layout=self._engine.layout)
+            tensors = partial(_assembled, layout=self._engine.layout)
             decode = undecoding if options.decode is None else options.decode(maker)
             finish = partial(_finished, maker.finishing, self._engine.layout)
             self._transfer = transfer_of(
@@ -176,3 +182,46 @@ def _finished(finishing: Finishing, layout: Layout, value: Any, batch: Batch) ->
         return value
     positions = batch.value["position"][: batch.made.size].tolist()
     return finishing.left(value, batch.job.key, positions, layout)
+
+
+def _assembled(batch: Batch, layout: Layout, *, apart: bool) -> Any:
+    """Return the batch as its consumer knows it: a tuple, a named tuple of fields, or what `collate_fn` returned.
+
+    Args:
+        batch: A batch from an engine.
+        layout: What it consists of.
+        apart: True to copy small fields. Otherwise, whoever keeps only them would keep the memory of the whole batch.
+    """
+    made, arrays = batch.made, batch.value
+    if not layout.columns:
+        return made.collated
+    found: dict[str, Any] = {}
+    if layout.varying:
+        found |= unpacked(layout.varying, b"".join(made.blob), made.size)
+    for name, field in layout.fields.items():
+        if field.undecoded and name not in arrays:
+            images = read(arrays, made.size, found[SPILT]) if PLANS in arrays else made.undecoded
+            found[name] = UndecodedImages(images, field.shape)
+            continue
+        whole = name.rpartition(".")[0]
+        if name in layout.columns or whole:
+            found[name] = _tensor(arrays[name][: made.size], field, apart=apart)
+        if whole in layout.columns:
+            # One of several views.
+            found[whole] = (*found.get(whole, ()), found[name])
+    values = [found[name] for name in layout.columns]
+    if not layout.named:
+        return tuple(values)
+    optional = [name for name in found if name.startswith(_PRESENT)]
+    if not optional:
+        return sample_type(layout.columns)(*values)
+    present = sample_type(tuple(name.removeprefix(_PRESENT) for name in optional))(*map(found.get, optional))
+    return sample_type((*layout.columns, PRESENT))(*values, present)
+
+
+def _tensor(array: npt.NDArray[Any] | torch.Tensor, field: Field, *, apart: bool) -> torch.Tensor:
+    # What was decoded on a device is a tensor already.
+    tensor = array if isinstance(array, torch.Tensor) else torch.from_numpy(array)
+    if apart and field.small:
+        tensor = tensor.clone()
+    return tensor.permute(0, 3, 1, 2) if field.channels_last else tensor

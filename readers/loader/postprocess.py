@@ -19,7 +19,6 @@ from ..transforms.arguments import for_unit_range
 from ..transforms.finisher import Finisher
 from .engine import Job
 from .generators import Seeder
-from .mixing import require_mixable
 from .ragged import Ragged
 from .randomness import preserved
 
@@ -27,6 +26,11 @@ from .randomness import preserved
 _TRANSFORM: Final = 0x7472616E73666F72
 
 BatchTransform = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]] | Callable[[Any], Any]
+
+# Batch transforms that mix images, and are checked. On bytes, some of them fail with a message about dtypes, and others
+# silently mix wrongly: where timm's Mixup draws a share for each image, the share is rounded to 0.
+_TIMM: Final = ("timm.data.mixup", "Mixup")
+_TORCHVISION: Final = ("torchvision.transforms.v2._augment", "MixUp")
 
 # Images of so many sizes are normalised with factors that are made only once.
 _SIZES: Final = 16
@@ -103,7 +107,7 @@ class Postprocess:
             )
         images, labels = mapped(self._cast, batch[0]), batch[1]
         if self._batch_transform is not None:
-            require_mixable(self._batch_transform, images)
+            _require_mixable(self._batch_transform, images)
             images, labels = _both(self._transformed(job, images, labels))
         return _rebuilt(batch, [images, labels, *batch[2:]])
 
@@ -202,6 +206,40 @@ def _both(changed: Any) -> tuple[torch.Tensor, torch.Tensor]:
 def _rebuilt(batch: Any, values: list[Any]) -> Any:
     """A tuple or list of the same type with new values."""
     return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
+
+
+def _require_mixable(transform: object, images: Any) -> None:
+    """Check that a batch transform can mix these images. Nothing is known of most transforms.
+
+    Args:
+        transform: The batch transform, or torchvision's choice or list of several.
+        images: The images of a batch: a tensor [batch, ...], or a tuple of views.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    for each in (transform, *getattr(transform, "transforms", ())):
+        known = {(kind.__module__, kind.__name__) for kind in type(each).__mro__} & {_TIMM, _TORCHVISION}
+        if not known:
+            continue
+        name = f"{'timm' if known == {_TIMM} else 'torchvision'}'s {type(each).__name__}"
+        if isinstance(images, (tuple, list)):
+            raise UsageError(
+                f"batch_transform: {name} mixes one tensor of images, but Views give a tuple: give a function that "
+                "calls it with one of them"
+            )
+        # Pasting rectangles with one share for the whole batch works on bytes, too.
+        pastes = _TIMM in known and getattr(each, "mode", "") == "batch" and getattr(each, "mixup_alpha", 1) == 0
+        if not images.is_floating_point() and not pastes:
+            raise UsageError(
+                f"batch_transform: {name} needs images of floating point, but these are {images.dtype}: give mean= and "
+                "std=, or dtype=torch.float32, which are applied before it"
+            )
+        if _TIMM in known and len(images) % 2:
+            raise UsageError(
+                f"batch_transform: {name} needs an even number of images, but this batch has {len(images)}: give an "
+                "even batch_size and drop_last=True"
+            )
 
 
 def _statistics(mean: float | Iterable[float], std: float | Iterable[float]) -> tuple[tuple[float, float], ...]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
+
+from typing_extensions import override
 
 from packtrain._core.errors import UsageError
 from packtrain._core.keys import mixed
@@ -11,8 +14,8 @@ from packtrain._core.keys import mixed
 from .batches import Probe
 from .chunk_shuffled import ChunkShuffled
 from .engine import Job
-from .order import Ahead, Order
-from .ranks import Place, Ranks, Seed
+from .order import Ahead, CacheOrder, Order
+from .ranks import Ranks, Seed, World
 from .sampler import SamplerOrder
 from .schedule import Schedule
 from .state import Chosen, LoaderState
@@ -111,38 +114,38 @@ class Progress:
         """Takes another order, as long as no generations are chosen."""
         self.order = order
 
-    def schedule(self, place: Place) -> Schedule:
+    def schedule(self, world: World) -> Schedule:
         """The steps of a rank through an epoch."""
         # A foreign sampler yields only the rows of this rank.
-        rank, world_size = Place(0, 1) if isinstance(self.order, SamplerOrder) else place
+        rank, world_size = World(0, 1) if isinstance(self.order, SamplerOrder) else world
         order = self.order
         nodes = self._nodes or 1
         return Schedule(
             len(order), self._batch_size, rank, world_size, self._drop_last, order.dealing, order.lanes, nodes
         )
 
-    def begin(self, place: Place) -> None:
+    def begin(self, world: World) -> None:
         """Makes everything ready for a pass. All ranks must call this together: they agree on seed and order."""
         self._seed.settle()
         if isinstance(self.order, ChunkShuffled):
             self._nodes = self._ranks.nodes()
-            self._fit(place, self._nodes)
-        self._draw(place)
+            self._fit(world, self._nodes)
+        self._draw(world)
 
-    def jobs(self, place: Place) -> Iterator[Job]:
+    def jobs(self, world: World) -> Iterator[Job]:
         """The batches of the rest of the epoch."""
-        schedule, order = self.schedule(place), self.order
+        schedule, order = self.schedule(world), self.order
         # Computing the rows of several steps at a time is faster, but only a single rank takes them all.
         order = Ahead(order) if schedule.world_size == 1 else order
-        order_key, key = self._keys(place)
+        order_key, key = self._keys(world)
         consumed = self.consumed
         while step := schedule.step(consumed):
             consumed = step.consumed
             yield Job(key, step.positions, order.batch_rows(order_key, step.positions), consumed)
 
-    def probe(self, place: Place) -> Probe:
+    def probe(self, world: World) -> Probe:
         """The next samples of the epoch, over all ranks, of which the first that is sound shows what a batch is."""
-        order_key, key = self._keys(place)
+        order_key, key = self._keys(world)
         count = len(self.order)
         positions = range(self.consumed, min(count, self.consumed + _TRIES))
         rows = self.order.rows(order_key, positions.start, positions.stop).tolist()
@@ -158,22 +161,22 @@ class Progress:
             UsageError: The ranks have not agreed on a seed yet.
         """
         self._seed.settle_alone()
-        place = self._ranks.now()
+        world = self._ranks.now()
         if isinstance(self.order, ChunkShuffled) and not self.consumed:
-            self._fit_alone(place)
-        self._draw(place)
+            self._fit_alone(world)
+        self._draw(world)
         if not 0 <= position < len(self.order):
             raise IndexError(f"position {position} of an epoch of {len(self.order)}")
-        order_key, key = self._keys(place)
+        order_key, key = self._keys(world)
         return key, int(self.order.rows(order_key, position, position + 1)[0])
 
     def state(self) -> LoaderState:
         """The state, from which `load` continues."""
-        seed, place = self._seed.value, self._ranks.now()
+        seed, world = self._seed.value, self._ranks.now()
         # Without a seed, a sampler cannot draw. It does when the first pass begins.
         if seed is not None:
-            self._draw(place)
-        sampler = {**self.order.state(), **place._asdict()} if isinstance(self.order, SamplerOrder) else None
+            self._draw(world)
+        sampler = {**self.order.state(), **world._asdict()} if isinstance(self.order, SamplerOrder) else None
         name, length, parameters = _name(self.order), _length(self.order), self.order.parameters
         dataset, generations = self._dataset, None
         if self._grows:
@@ -236,34 +239,34 @@ class Progress:
         assert seed is not None
         return mixed(seed, epoch, _ORDER), mixed(seed, epoch + 1, _ORDER)
 
-    def _keys(self, place: Place) -> tuple[int, int]:
+    def _keys(self, world: World) -> tuple[int, int]:
         """The keys of the epoch's order and of its random numbers."""
         # Every rank counts the positions of its foreign sampler from 0, but must draw other random numbers.
-        rank = (place.rank,) if isinstance(self.order, SamplerOrder) else ()
+        rank = (world.rank,) if isinstance(self.order, SamplerOrder) else ()
         seed = self._seed.value
         assert seed is not None
         return mixed(seed, self.epoch, _ORDER), mixed(seed, self.epoch, _SAMPLES, *rank)
 
-    def _fit(self, place: Place, nodes: int) -> None:
+    def _fit(self, world: World, nodes: int) -> None:
         """Takes the order for the ranks that there are now, unless the epoch has begun with others."""
         if isinstance(self.order, ChunkShuffled) and not self.consumed:
-            self.order = self.order.fitted(place.world_size * self._batch_size, nodes)
+            self.order = self.order.fitted(world.world_size * self._batch_size, nodes)
 
-    def _fit_alone(self, place: Place) -> None:
+    def _fit_alone(self, world: World) -> None:
         """The same where other ranks may not take part.
 
         Raises:
             UsageError: They would have to.
         """
-        if self._nodes is None and place.world_size > 1 and not self._ranks.given:
+        if self._nodes is None and world.world_size > 1 and not self._ranks.given:
             raise UsageError("the ranks agree on the order when the first pass begins: begin one before")
-        self._fit(place, self._nodes or self._ranks.nodes())
+        self._fit(world, self._nodes or self._ranks.nodes())
 
-    def _draw(self, place: Place) -> None:
+    def _draw(self, world: World) -> None:
         """Draws the epoch of a foreign sampler, once."""
         if not isinstance(self.order, SamplerOrder) or self._drawn == (self._seed.value, self.epoch):
             return
-        key, _ = self._keys(place)
+        key, _ = self._keys(world)
         if self._resumed is None:
             self.order.begin(key, self.epoch)
         else:
@@ -271,9 +274,47 @@ class Progress:
         self._resumed, self._drawn = None, (self._seed.value, self.epoch)
 
 
+class Pass(Iterator[Any]):
+    """A pass through an epoch. A batch counts as consumed at the very moment at which it is handed out.
+
+    Args:
+        progress: How far the loader is.
+        batches: The batches, each with the number of positions consumed once it has been handed out.
+    """
+
+    def __init__(self, progress: Progress, batches: Iterator[tuple[Any, int]]) -> None:
+        self._progress = progress
+        self._batches = batches
+        self._process = os.getpid()
+
+    @override
+    def __next__(self) -> Any:
+        progress = self._progress
+        if self._process != os.getpid():
+            raise UsageError("this pass was begun by the parent of this process: begin another one here")
+        try:
+            value, consumed = next(self._batches)
+        except BaseException as error:
+            if getattr(self._batches, "gi_running", False):
+                # It goes on in the other thread.
+                raise UsageError(
+                    "another thread is taking a batch from this pass: take batches in one thread and hand them on, for "
+                    "example through a queue.Queue"
+                ) from error
+            # After an interrupt, the next batch would not be the one that follows the last one handed out.
+            self._batches = iter(())
+            raise
+        # Python looks for signals when a function is called or a loop is repeated, so not from here to the consumer.
+        if not progress.under_way:
+            progress.began = progress.consumed
+        progress.look, progress.again = not progress.under_way, False
+        progress.consumed, progress.under_way = consumed, True
+        return value
+
+
 def _name(order: Order) -> str:
-    """What a state calls an order: a portion of one has the name of the whole."""
-    return type(getattr(order, "portioned", order)).__name__
+    """Return what a state calls an order."""
+    return type(order.generation if isinstance(order, CacheOrder) else order).__name__
 
 
 def _length(order: Order) -> int:

@@ -17,7 +17,7 @@ from packtrain._core.processes import boot_id
 _MASK64: Final = (1 << 64) - 1
 
 
-class Place(NamedTuple):
+class World(NamedTuple):
     """Rank of this process, and number of ranks."""
 
     rank: int
@@ -39,34 +39,34 @@ class Ranks:
     """
 
     def __init__(self, rank: int | None, world_size: int | None) -> None:
-        self._place: Place | None = None
+        self._world: World | None = None
         if rank is not None and world_size is not None:
-            self._place = Place(whole("rank", rank, 0), whole("world_size", world_size, 1))
-            if self._place.rank >= self._place.world_size:
+            self._world = World(whole("rank", rank, 0), whole("world_size", world_size, 1))
+            if self._world.rank >= self._world.world_size:
                 raise unexpected("rank", rank, f"0 to {world_size - 1}")
         elif not (rank is None and world_size is None):
             raise UsageError("give both rank and world_size, or neither")
-        self.given: Final = self._place is not None
+        self.given: Final = self._world is not None
 
-    def now(self) -> Place:
+    def now(self) -> World:
         """Rank and number of ranks. Rank 0 of 1 if none were given and torch.distributed is not initialised."""
-        if self._place is not None:
-            return self._place
+        if self._world is not None:
+            return self._world
         distributed = torch.distributed
         if not (distributed.is_available() and distributed.is_initialized()):
-            return Place(0, 1)
-        return Place(distributed.get_rank(), distributed.get_world_size())
+            return World(0, 1)
+        return World(distributed.get_rank(), distributed.get_world_size())
 
-    def require(self, place: Place) -> None:
+    def require(self, world: World) -> None:
         """Requires that rank and number of ranks are still those with which a pass began.
 
         Raises:
             UsageError: They are not.
         """
         now = self.now()
-        if now != place:
+        if now != world:
             raise UsageError(
-                f"this was rank {place.rank} of {place.world_size} when the pass began, now it is rank {now.rank} of "
+                f"this was rank {world.rank} of {world.world_size} when the pass began, now it is rank {now.rank} of "
                 f"{now.world_size}: call init_process_group before a pass begins, and destroy_process_group after it"
             )
 

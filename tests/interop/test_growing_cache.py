@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.following import grow, last, loader_of, of, opened
+from helpers.generations import grow, last, loader_of, of, opened
 from helpers.support import import_torchvision, require_module
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from packtrain import ChunkShuffled, Loader, concat, open_dataset
 from packtrain._readers.dataset.store import RecordStore
-from packtrain._readers.loader.ranks import Place, Ranks
+from packtrain._readers.loader.ranks import Ranks, World
 from packtrain._storage.streams import cutting
 from packtrain._storage.streams.chunks import ChunkTable
 from packtrain.errors import UsageError
@@ -139,8 +139,8 @@ class Told(Ranks):
         super().__init__(None, None)
         self.machines = machines
 
-    def now(self) -> Place:
-        return Place(0, len(self.machines))
+    def now(self) -> World:
+        return World(0, len(self.machines))
 
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
         assert len(numbers) == 1

@@ -30,11 +30,11 @@ from ..dataset.samples import PackedSamples
 from ..dataset.store import RecordStore, Store
 from ..monitoring.stats import Meter
 from .chunk_shuffled import ChunkShuffled, Room
+from .dataset_hooks import DatasetHooks
 from .engine import Job
-from .following import Following
 from .order import Order
 from .progress import Progress
-from .ranks import Place, Ranks
+from .ranks import Ranks, World
 from .state import LoaderState
 
 # Seconds between two looks at what was fetched.
@@ -46,7 +46,7 @@ NO_LIMIT: Final = 1 << 62
 """Stands for room for everything."""
 
 
-class FollowingChunks(Following):
+class ChunkCacheHooks(DatasetHooks):
     """Tells the caches of a dataset what is read of them. Ranks that read a copy have none, and say so to the others.
 
     Args:
@@ -74,9 +74,9 @@ class FollowingChunks(Following):
         self._fitted = False
         self._ahead = 0
         """Number of positions of the epoch that batches have been begun for."""
-        self._told: tuple[Place, Order] | None = None
+        self._reported: tuple[World, Order] | None = None
         """The ranks and the order that the cache was last told of."""
-        self._telling: Telling | None = None
+        self._reporter: ProgressReporter | None = None
         self._process = os.getpid()
         if not self._in_order:
             for cache in self._caches:
@@ -84,7 +84,7 @@ class FollowingChunks(Following):
 
     def __getstate__(self) -> dict[str, Any]:
         # Another process is another reader.
-        return {**vars(self), "_telling": None}
+        return {**vars(self), "_reporter": None}
 
     @property
     def _in_order(self) -> bool:
@@ -123,17 +123,17 @@ class FollowingChunks(Following):
         super().load(dataset, state)
 
     @override
-    def jobs(self, jobs: Iterator[Job], place: Place) -> Iterator[Job]:
+    def jobs(self, jobs: Iterator[Job], world: World) -> Iterator[Job]:
         if not self._caches:
             return jobs
-        told = place, self._progress.order
-        if told != self._told:
+        told = world, self._progress.order
+        if told != self._reported:
             # The epoch after one that was resumed may have other lanes.
             self._leave()
-        self._told, self._ahead = told, self._progress.consumed
-        if self._telling is None:
-            self._telling = self._begun(place)
-            self._ending = weakref.finalize(self, self._telling.close)
+        self._reported, self._ahead = told, self._progress.consumed
+        if self._reporter is None:
+            self._reporter = self._begun(world)
+            self._ending = weakref.finalize(self, self._reporter.close)
         self._tell()
         return self._noted(jobs)
 
@@ -148,7 +148,7 @@ class FollowingChunks(Following):
     def _fit(self) -> None:
         """Lets the order know once what room there is. All ranks take the least."""
         if self._process != os.getpid():
-            self._telling, self._fitted, self._process = None, False, os.getpid()
+            self._reporter, self._fitted, self._process = None, False, os.getpid()
         order = self._progress.order
         if self._fitted or not isinstance(order, ChunkShuffled) or not self._in_order:
             return
@@ -181,20 +181,20 @@ class FollowingChunks(Following):
         left: int = max(0, room - state["needed"] - state["headroom"])
         return NO_LIMIT if needed <= room else left // 2
 
-    def _begun(self, place: Place) -> Telling:
+    def _begun(self, world: World) -> ProgressReporter:
         order = self._progress.order
         if not self._in_order:
-            return Telling(None, self._progress.order_keys, self._caches, self._stores, self._meter)
+            return ProgressReporter(None, self._progress.order_keys, self._caches, self._stores, self._meter)
         assert isinstance(order, ChunkShuffled)
         (cache,) = self._caches
         keys = self._progress.order_keys(self._progress.epoch)
-        rank, world_size = place
+        rank, world_size = world
         # Ranks are told from other jobs by the program that has started them, such as torchrun.
         name = f"process {os.getpid() if world_size == 1 else os.getppid()}"
         sizes = order.chunks.lanes, order.chunks.window
         consumed = self._progress.consumed
         reader = cache.register(name, Reading(rank, world_size, self._batch_size, *sizes, keys, consumed))
-        return Telling(reader, self._progress.order_keys, self._caches, self._stores, self._meter)
+        return ProgressReporter(reader, self._progress.order_keys, self._caches, self._stores, self._meter)
 
     def _noted(self, jobs: Iterator[Job]) -> Iterator[Job]:
         for job in jobs:
@@ -202,16 +202,16 @@ class FollowingChunks(Following):
             yield job
 
     def _tell(self) -> None:
-        if self._telling is not None:
-            self._telling.tell(self._progress.epoch, self._progress.consumed, self._ahead)
+        if self._reporter is not None:
+            self._reporter.report(self._progress.epoch, self._progress.consumed, self._ahead)
 
     def _leave(self) -> None:
-        telling, self._telling = self._telling, None
-        if telling is not None and self._process == os.getpid():
+        reporter, self._reporter = self._reporter, None
+        if reporter is not None and self._process == os.getpid():
             self._ending()
 
 
-class Telling:
+class ProgressReporter:
     """Tells caches how far a rank is, in a thread of its own, so that the rank never waits for them.
 
     Args:
@@ -245,7 +245,7 @@ class Telling:
         self._thread = threading.Thread(target=self._run, name="packtrain-progress", daemon=True)
         self._thread.start()
 
-    def tell(self, epoch: int, consumed: int, begun: int) -> None:
+    def report(self, epoch: int, consumed: int, begun: int) -> None:
         """Takes note of how far the rank is. Batches may come by the thousand in a second, and each brings this.
 
         Args:

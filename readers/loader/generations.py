@@ -5,7 +5,7 @@ each cache, the one of its lowest rank counts, which thereby holds a lease on it
 whether they could. So either all begin the epoch or none does, and none waits for one that failed.
 
 There may be a cache on each node, filled by a filler of its own, so the generations differ in number and length. Then
-every rank takes as many samples as the smallest generation has for each of its ranks, and `Portion` says which rows.
+every rank takes as many samples as the smallest generation has for each of its ranks, and `CacheOrder` says which rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -28,11 +28,10 @@ from packtrain._core.reader_reports import ReaderReport
 from ..dataset.growing import GrowingDataset
 from ..monitoring.figures import Growth
 from ..monitoring.stats import Meter
-from .engine import Job
-from .order import Order
-from .portion import Portion
+from .dataset_hooks import DatasetHooks
+from .order import CacheOrder, Order
 from .progress import Progress
-from .ranks import Place, Ranks
+from .ranks import Ranks
 from .state import Chosen, LoaderState
 
 _NONE: Final = -1
@@ -41,59 +40,7 @@ _SAVING: Final = 60.0
 """Seconds that saving a state takes at most, until which the one before may be needed."""
 
 
-class Following:
-    """What a loader does about the states of its dataset. With a dataset that has only one, that is nothing.
-
-    Args:
-        progress: How far the loader is.
-    """
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress: Final = progress
-
-    def begin(self, dataset: Any) -> None:
-        """Chooses what an epoch goes through, as its first pass begins. All ranks must call this together."""
-
-    def hold(self, dataset: Any) -> None:
-        """Lets the dataset have what the present epoch goes through."""
-
-    def fit(self, dataset: Any) -> None:
-        """Takes the order for what the dataset has, as long as no pass of the epoch has begun."""
-
-    def require(self, position: int) -> None:
-        """Requires that the sample at a position comes from this rank's dataset.
-
-        Raises:
-            UsageError: It does not.
-        """
-
-    def load(self, dataset: Any, state: LoaderState) -> None:
-        """Goes to a state; see `Loader.load_state_dict` for what is raised."""
-        if state.generations is not None:
-            raise UsageError(
-                "the state was saved with a growing cache, and says which generation its epoch went through; this "
-                "loader has a dataset that stays as it is"
-            )
-        self._progress.load(state)
-
-    def promise(self, dataset: Any) -> None:
-        """Keeps what a state names."""
-
-    def jobs(self, jobs: Iterator[Job], place: Place) -> Iterator[Job]:
-        """Sees what is to be made in a pass, as it is about to be made."""
-        return jobs
-
-    def take(self, samples: int) -> None:
-        """Counts samples that are handed out."""
-
-    def finish(self) -> None:
-        """Says that an epoch was handed out to its end."""
-
-    def close(self) -> None:
-        """Says that nothing more is handed out."""
-
-
-class FollowingGenerations(Following):
+class GenerationHooks(DatasetHooks):
     """Moves a growing dataset to the newest generation of its cache as an epoch begins.
 
     Whoever uses the dataset may move it, too: a pass that begins an epoch leaves it where it was put.
@@ -183,7 +130,7 @@ class FollowingGenerations(Following):
 
     @override
     def require(self, position: int) -> None:
-        if isinstance(self._progress.order, Portion) and not self._progress.order.has(position):
+        if isinstance(self._progress.order, CacheOrder) and not self._progress.order.has(position):
             raise UsageError(
                 f"position {position} is that of a rank with another cache: only ranks of this cache can make its "
                 "sample"
@@ -320,7 +267,7 @@ class FollowingGenerations(Following):
         numbers = tuple((told[which[0]][2], len(which)) for which in ranks.values())
         if len(ranks) > 1:
             turns = min(told[which[0]][3] // len(which) for which in ranks.values())
-            order = Portion(order, ranks[self._cache], len(told), turns)
+            order = CacheOrder(order, ranks[self._cache], len(told), turns)
         return order, Chosen(tuple(ranks), numbers)
 
     def _begin_report(self, generation: int) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch.distributed
 from helpers.batching import through_json
 from helpers.filling import fill
-from helpers.following import BUDGET, HEADROOM, SHARD, grow, last, loader_of, numbers, of, opened, sample
+from helpers.generations import BUDGET, HEADROOM, SHARD, grow, last, loader_of, numbers, of, opened, sample
 from helpers.ranks import in_ranks
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +22,7 @@ from packtrain import Shuffled
 from packtrain._core.errors import GenerationGone, LoaderError, UsageError
 from packtrain._core.generations import generation_numbers, retire
 from packtrain._growing.options import FillOptions
-from packtrain._readers.loader.portion import Portion
+from packtrain._readers.loader.order import CacheOrder
 from packtrain._readers.loader.schedule import Schedule
 
 
@@ -269,7 +269,7 @@ def test_a_portion_gives_each_row_once_to_the_ranks_of_its_cache(
     positions: list[int] = []
     lengths = set()
     for rank, cache in enumerate(which):
-        order = Portion(Shuffled(rows[cache]), members[cache], len(which), turns)
+        order = CacheOrder(Shuffled(rows[cache]), members[cache], len(which), turns)
         consumed, sizes = 0, []
         # The batch size changes after the first step.
         for batch in (first, *[second] * (turns + 1)):

@@ -33,7 +33,7 @@ from packtrain import BlockShuffled, ChunkShuffled, Loader, Sequential, Shuffled
 from packtrain._core.errors import LoaderError, RemoteError, UsageError
 from packtrain._core.manifest import Manifest
 from packtrain._readers.dataset.image_dataset import ImageDataset
-from packtrain._readers.loader.streamed import Telling
+from packtrain._readers.loader.chunk_cache import ProgressReporter
 from packtrain._readers.monitoring.stats import Meter
 from packtrain._storage.streams import connections, cutting
 from packtrain._storage.streams.client import ChunkCache
@@ -431,7 +431,7 @@ class TestDeaths:
             next(iter(loader))
             kill_fetcher(cache)
             monkeypatch.setattr(connections, "start_fetcher", start_fetcher)
-            loader._following.take(0)
+            loader._hooks.take(0)
             assert started.wait(60)
         go.set()
         name = "packtrain-progress"
@@ -451,10 +451,10 @@ class TestDeaths:
     def test_a_loader_that_is_closed_keeps_nothing_of_what_it_told(self, streamed: Streamed) -> None:
         with loader_of(streamed.open(), num_workers=0) as loader:
             next(iter(loader))
-            telling = weakref.ref(cast(Any, loader._following)._telling)
-            assert telling() is not None
+            reporter = weakref.ref(cast(Any, loader._hooks)._reporter)
+            assert reporter() is not None
             loader.close()
-            assert telling() is None
+            assert reporter() is None
 
     @pytest.mark.complete
     def test_a_loader_may_be_used_on_both_sides_of_a_fork(self, streamed: Streamed) -> None:
@@ -589,32 +589,32 @@ class Cache:
 def test_progress_is_told_now_and_then_and_always_the_last(
     monkeypatch: pytest.MonkeyPatch, complete: bool, pause: float
 ) -> None:
-    monkeypatch.setattr("packtrain._readers.loader.streamed._PAUSE", 0.1)
-    monkeypatch.setattr("packtrain._readers.loader.streamed._LOOKS", 0.4)
+    monkeypatch.setattr("packtrain._readers.loader.chunk_cache._PAUSE", 0.1)
+    monkeypatch.setattr("packtrain._readers.loader.chunk_cache._LOOKS", 0.4)
     heard, began = Heard(), time.monotonic()
     caches = (cast(ChunkCache, Cache(complete)),)
-    telling = Telling(cast(Reader, heard), lambda epoch: (epoch, epoch + 1), caches, (), cast(Meter, heard))
+    reporter = ProgressReporter(cast(Reader, heard), lambda epoch: (epoch, epoch + 1), caches, (), cast(Meter, heard))
     for epoch in range(2):
         for consumed in range(300):
-            telling.tell(epoch, consumed, 305)
+            reporter.report(epoch, consumed, 305)
             time.sleep(0.001)
     wait_until(lambda: heard.told[-1:] == [((1, 2), 299, 6)], "the last is told")
     assert len(heard.told) <= 1 + (time.monotonic() - began) / pause
-    telling.tell(2, 0, 0)
-    telling.tell(2, 400, 300)
+    reporter.report(2, 0, 0)
+    reporter.report(2, 400, 300)
     wait_until(lambda: heard.told[-1:] == [((2, 3), 400, 0)], "nothing is begun behind what is consumed")
-    telling.close()
+    reporter.close()
 
 
 def test_what_is_collected_by_the_thread_that_tells_is_closed() -> None:
-    heard = Heard(lambda: telling.close())
-    telling = Telling(
+    heard = Heard(lambda: reporter.close())
+    reporter = ProgressReporter(
         cast(Reader, heard),
         lambda epoch: (epoch, epoch + 1),
         (cast(ChunkCache, Cache(False)),),
         (),
         cast(Meter, heard),
     )
-    telling.tell(0, 0, 0)
-    telling._thread.join(60)
-    assert heard.closed and not telling._thread.is_alive()
+    reporter.report(0, 0, 0)
+    reporter._thread.join(60)
+    assert heard.closed and not reporter._thread.is_alive()

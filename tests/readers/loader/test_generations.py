@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.batching import through_json
-from helpers.following import grow, last, loader_of, numbers, of, opened
+from helpers.generations import grow, last, loader_of, numbers, of, opened
 
 from packtrain import Loader, Sequential, Weighted
 from packtrain._core.errors import DatasetError, UsageError

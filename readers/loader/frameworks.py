@@ -1,9 +1,14 @@
-"""What training frameworks look for on a loader because torch's DataLoader has it: a sampler that is told the epoch."""
+"""What training frameworks find on a loader: a sampler that is told the epoch, and a warning about Accelerate.
+
+``accelerator.prepare`` reads nothing of an object whose class is not torch's. So the loader looks at Accelerate's state
+where gradients are accumulated, without importing Accelerate.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from torch.utils.data import Sampler, SequentialSampler
 from typing_extensions import override
@@ -15,6 +20,11 @@ from .order import Order, Sequential
 _EMPTY: Final = (
     "nothing can be drawn from the sampler of a packtrain Loader, so no torch DataLoader can be made of it. Use the "
     "loader itself; docs/frameworks.md says how, also with Accelerate"
+)
+UNPREPARED: Final = (
+    "the epoch has ended, and Accelerate holds accumulated gradients that it has not applied, because it does not know "
+    "where an epoch of this loader ends. Write `loader = packtrain.accelerate.prepare(loader, accelerator)` before the "
+    "first epoch: accelerator.prepare leaves a packtrain Loader as it is"
 )
 
 
@@ -32,7 +42,7 @@ class EpochSampler(Sampler[int]):
         self._follow: Final = follow
 
     def set_epoch(self, epoch: int) -> None:
-        """Tells a loader that has not begun where to begin, and any other one to go on to its next epoch.
+        """Tell a loader that has not begun where to begin, and any other one to go on to its next epoch.
 
         It never goes back and leaves no epoch out. Frameworks count epochs in their own way: within one of theirs, a
         short loader beside a long one goes through several of its own, and after a resume some count one too many.
@@ -52,5 +62,15 @@ class InOrder(EpochSampler, SequentialSampler):
 
 
 def sampler_of(order: Order, follow: Callable[[int], None]) -> EpochSampler:
-    """What stands for the sampler of a loader with this order."""
+    """Return what stands for the sampler of a loader with this order."""
     return (InOrder if isinstance(order, Sequential) else EpochSampler)(follow)
+
+
+def holds_gradients() -> bool:
+    """Return True if ``accelerator.accumulate`` holds gradients that its last step has not applied, and should have."""
+    kind: Any = getattr(sys.modules.get("accelerate.state"), "GradientState", None)
+    # An object that is made before the Accelerator would begin the state that all share.
+    if not getattr(kind, "_shared_state", None):
+        return False
+    state = kind()
+    return bool(state.num_steps > 1 and state.sync_with_dataloader and not state.sync_gradients)

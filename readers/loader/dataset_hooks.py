@@ -1,0 +1,65 @@
+"""Functions that a loader calls, in the course of an epoch, for a dataset that changes or has to be fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from packtrain._core.errors import UsageError
+
+from .engine import Job
+from .progress import Progress
+from .ranks import World
+from .state import LoaderState
+
+
+class DatasetHooks:
+    """Functions that a loader calls for its dataset. For a dataset that stays as it is, they do nothing.
+
+    Args:
+        progress: How far the loader is.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress: Final = progress
+
+    def begin(self, dataset: Any) -> None:
+        """Chooses what an epoch goes through, as its first pass begins. All ranks must call this together."""
+
+    def hold(self, dataset: Any) -> None:
+        """Lets the dataset have what the present epoch goes through."""
+
+    def fit(self, dataset: Any) -> None:
+        """Takes the order for what the dataset has, as long as no pass of the epoch has begun."""
+
+    def require(self, position: int) -> None:
+        """Requires that the sample at a position comes from this rank's dataset.
+
+        Raises:
+            UsageError: It does not.
+        """
+
+    def load(self, dataset: Any, state: LoaderState) -> None:
+        """Goes to a state; see `Loader.load_state_dict` for what is raised."""
+        if state.generations is not None:
+            raise UsageError(
+                "the state was saved with a growing cache, and says which generation its epoch went through; this "
+                "loader has a dataset that stays as it is"
+            )
+        self._progress.load(state)
+
+    def promise(self, dataset: Any) -> None:
+        """Keeps what a state names."""
+
+    def jobs(self, jobs: Iterator[Job], world: World) -> Iterator[Job]:
+        """Sees what is to be made in a pass, as it is about to be made."""
+        return jobs
+
+    def take(self, samples: int) -> None:
+        """Counts samples that are handed out."""
+
+    def finish(self) -> None:
+        """Says that an epoch was handed out to its end."""
+
+    def close(self) -> None:
+        """Says that nothing more is handed out."""
