@@ -88,7 +88,7 @@ class TorchEngine(Engine):
             yield batch.pop()
 
     def _next(self) -> Made | None:
-        """What DataLoader gives next; None after the last batch."""
+        """Return the next batch of DataLoader; None after the last one."""
         with _blaming_torch():
             return next(self._batches, None)
 

@@ -83,7 +83,7 @@ class Varying(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """What a batch consists of, and how it lies in a slot.
+    """The parts of a batch, and how they lie in a slot.
 
     Attributes:
         batch_size: Number of samples.
@@ -132,7 +132,7 @@ class Layout:
 
 
 class Recipe(NamedTuple):
-    """Where the bytes are that tell workers what to make from now on.
+    """Location of the bytes that tell workers what to make from now on.
 
     Attributes:
         number: Its number: 1 for the first one after that with which the workers were started.
@@ -148,7 +148,7 @@ class Recipe(NamedTuple):
 
 
 class Announced(NamedTuple):
-    """What lies behind the board.
+    """Description of the memory behind the board.
 
     Attributes:
         slots: Number of slots.
@@ -164,7 +164,7 @@ class Announced(NamedTuple):
 
 
 class Changing(Exception):
-    """What is announced changes at this very moment. Only a worker without a ticket can meet this."""
+    """The board is being written at this very moment. Only a worker without a ticket can meet this."""
 
 
 class Board:
@@ -291,7 +291,7 @@ class Board:
         return message
 
     def edition(self) -> int:
-        """How often something was announced."""
+        """Return the number of announcements so far."""
         return int(self._words[1])
 
     def announce(self, slots: int, layout: Layout, start: int | None = None, recipe: Recipe | None = None) -> None:
@@ -320,7 +320,7 @@ class Board:
         self._words[1] = edition
 
     def announced(self) -> Announced:
-        """What `announce` wrote last.
+        """Return what `announce` wrote last.
 
         Raises:
             Changing: It is being written.

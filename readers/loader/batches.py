@@ -1,4 +1,4 @@
-"""How a batch is made: samples written to existing arrays, or collated by a function of the user's."""
+"""Makes a batch: samples written to existing arrays, or collated by a function of the user's."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class BatchMaker:
         return self.samples.seeds or self.collate_fn is not None
 
     def layout(self, probe: Probe, observer: Observer | None = None) -> Layout:
-        """What a batch consists of: rows and positions, which go in, and the fields of the samples, which come out.
+        """Return the layout of a batch: rows and positions, which go in, and fields of the samples, which come out.
 
         A field's shape and dtype are those that the dataset knows, otherwise those of the first sample that has it.
 

@@ -1,4 +1,4 @@
-"""How the fields that lie in no slot travel through a worker's pipe: as bytes of their own form, never pickled.
+"""Bytes of the fields that lie in no slot, for a worker's pipe. They are never pickled.
 
 For each field: the number of bytes that follow its sizes, int64; the size of each sample's value, int64 [samples]; the
 values, one behind the other. Sizes count characters of texts, bytes of bytes, and first-dimension entries of arrays.
@@ -53,7 +53,7 @@ def _packed(kind: str, values: Sequence[Any]) -> Blob:
 
 
 def unpacked(varying: Mapping[str, Varying], blob: Buffer, samples: int) -> dict[str, list[Any] | Ragged]:
-    """What the consumer gets.
+    """Return the fields as the consumer gets them.
 
     Args:
         varying: What the fields are.

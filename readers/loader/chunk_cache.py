@@ -1,4 +1,4 @@
-"""What a loader does about a dataset that is read through a bounded cache: it says in which order, and how far it is.
+"""Hooks for a dataset that is read through a bounded cache: they tell the cache the order, and how far the loader is.
 
 The fetching process then has every chunk there before it is needed, and keeps those that are needed soonest. That takes
 `ChunkShuffled` over a whole dataset. In any other order a part of the dataset would be fetched again and again, so that

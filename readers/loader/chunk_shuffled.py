@@ -26,7 +26,7 @@ _PROBES: Final = 1024
 
 
 class Chunked(Placed, Protocol):
-    """What `ChunkShuffled` needs of a dataset."""
+    """The part of a dataset that `ChunkShuffled` needs."""
 
     def chunk_bounds(self) -> Rows:
         """The places at which its chunks begin, and the number of places: int64 [chunks + 1]."""
@@ -34,7 +34,7 @@ class Chunked(Placed, Protocol):
 
 @dataclass(frozen=True)
 class Room:
-    """What the cache of each machine has room for.
+    """Room in the cache of each machine.
 
     Attributes:
         bytes: For the chunks that are worked on.

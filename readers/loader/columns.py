@@ -38,11 +38,11 @@ def view(name: str, number: int) -> str:
 
 
 Column = Field | Varying | tuple[Field, ...]
-"""What becomes of a field: an array, one for each view of an image, or something that lies in no array."""
+"""A field in a batch: an array, one for each view of an image, or something that lies in no array."""
 
 
 def column_of(name: str, value: Any, known: schema.Field | None = None) -> Column | None:
-    """What becomes of a field in a batch.
+    """Return the column for a field.
 
     Args:
         name: Its name.
@@ -84,7 +84,7 @@ def column_of(name: str, value: Any, known: schema.Field | None = None) -> Colum
 
 
 def mask_like(image: Field, known: schema.Field) -> Field:
-    """What becomes of a mask that is as large as the sample's image."""
+    """Return the column for a mask that is as large as the sample's image."""
     assert known.dtype is not None
     size = image.shape[:2] if image.channels_last else image.shape[-2:]
     return _array_field(schema.MASK_DTYPES[known.dtype], size)
@@ -125,7 +125,7 @@ def _label_field(label: Any) -> Field:
 
 
 def pixels_of(name: str, value: Any, *, channels_last: bool = False) -> npt.NDArray[Any]:
-    """What a transform returned, as an array.
+    """Return the result of a transform as an array.
 
     Args:
         name: Name of the field.

@@ -1,4 +1,4 @@
-"""How images that are still to be decoded get from a worker to the process that has them decoded.
+"""Images that are still to be decoded, on their way from a worker to the process that has them decoded.
 
 Their bytes lie one behind the other in the slot of the batch, beside numbers that say where, and what becomes of each.
 There is room for somewhat more than images of their dataset usually take, within limits. What does not fit goes through

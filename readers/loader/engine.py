@@ -26,7 +26,7 @@ _HELD: Final = 2
 
 
 class Job(NamedTuple):
-    """Which batch is to be made.
+    """A batch that is to be made.
 
     Attributes:
         key: Key of the epoch's random numbers.

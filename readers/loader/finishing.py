@@ -122,7 +122,7 @@ class Finishing:
         return type(value)(*values) if is_sample(value) else type(value)(values)
 
     def _images(self, layout: Layout) -> dict[str, Finisher]:
-        """What finishes the array of each image or view, if there is anything to do."""
+        """Return the finisher of the array of each image or view, if there is anything to do."""
         finishers, schema = self._samples.finishers, self._samples.schema
         found = {}
         for name in layout.fields if finishers else ():

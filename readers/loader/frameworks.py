@@ -1,4 +1,4 @@
-"""What training frameworks find on a loader: a sampler that is told the epoch, and a warning about Accelerate.
+"""For training frameworks: a sampler that is told the epoch, and a warning about gradients in Accelerate.
 
 ``accelerator.prepare`` reads nothing of an object whose class is not torch's. So the loader looks at Accelerate's state
 where gradients are accumulated, without importing Accelerate.

@@ -85,7 +85,7 @@ class GenerationHooks(DatasetHooks):
         self._store = dataset.store
         """The generation that the order is for. It stays there even if another loader moves the dataset."""
         self._moved = dataset.generation
-        """Where this loader put the dataset last."""
+        """Generation that this loader moved the dataset to last."""
         self._announced: Chosen | None = None
         self._published = self._end = 0
         """Number of samples in all generations up to now, and one past the number of the last of them."""

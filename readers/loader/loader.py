@@ -246,7 +246,7 @@ class Loader:
     """The arguments of the constructor. Only packtrain's own classes say theirs."""
 
     def _hooks_of(self, order: Callable[[Any], Order]) -> DatasetHooks:
-        """What the loader does about the states of its dataset; see the classes for arguments and errors."""
+        """Return the hooks for the dataset; see their classes for errors."""
         progress, dataset, ranks, meter = self._progress, self._dataset, self._ranks, self.stats
         if isinstance(dataset, GrowingDataset):
             return GenerationHooks(progress, dataset, order, ranks, meter)
@@ -266,12 +266,12 @@ class Loader:
 
     @property
     def _engine_maker(self) -> Callable[[BatchMaker, Probe], Engine] | None:
-        """What makes batches in place of workers."""
+        """Function that makes an engine in place of the one with workers."""
         return None
 
     @property
     def _made_by(self) -> str:
-        """What makes the batches, for `repr`."""
+        """Description of who makes the batches, for `repr`."""
         return f"workers={self.num_workers}" + ("" if self._decode is None else ", decode='cuda'")
 
     @property

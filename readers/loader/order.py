@@ -126,7 +126,7 @@ class Shuffled(Order):
 
 
 class Placed(Protocol):
-    """What `BlockShuffled` needs of a dataset."""
+    """The part of a dataset that `BlockShuffled` needs."""
 
     def __len__(self) -> int:
         """Number of rows."""

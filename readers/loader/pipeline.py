@@ -1,4 +1,4 @@
-"""Where batches are made: the engine with its workers, and the way from there to the consumer's device."""
+"""From jobs to batches: the engine with its workers, and the way from there to the consumer's device."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _REPLAYED: Final = 4
 
 @dataclass(frozen=True)
 class PipelineOptions:
-    """How batches are made: whatever does not change what is in them, and where they go.
+    """Options of a pipeline, none of which changes what is in a batch but `postprocess`.
 
     Attributes:
         workers: Number of worker processes; 0: batches are made in this process.

@@ -1,4 +1,4 @@
-"""What happens to a whole batch once it is made: cast, normalisation, and the user's batch transform."""
+"""Postprocessing of a whole batch: cast, normalisation, and the user's batch transform."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Postprocess:
         return batch if self._batch_transform is None else self._transformed(job, batch)
 
     def _transformed(self, job: Job, *arguments: Any) -> Any:
-        """What the batch transform returns."""
+        """Return the result of the batch transform."""
         assert self._batch_transform is not None
         with preserved():
             self._seeder.seed(mixed(job.key, _TRANSFORM), int(job.positions[0]))

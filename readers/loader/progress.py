@@ -1,4 +1,4 @@
-"""Where a loader is: the epoch, how much of it has been handed out, and what comes next."""
+"""Progress of a loader: the epoch, how much of it has been handed out, and what comes next."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TRIES: Final = 1000
 
 
 class Progress:
-    """How far a loader is on its way through the epochs.
+    """Progress of a loader through its epochs.
 
     Args:
         order: The order of each epoch.

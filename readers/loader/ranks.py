@@ -1,4 +1,4 @@
-"""Which rank this process is, and the seed that all ranks agree on."""
+"""Rank of this process, number of ranks, and the seed that all ranks agree on."""
 
 from __future__ import annotations
 

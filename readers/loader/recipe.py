@@ -1,4 +1,4 @@
-"""How batches are made, as bytes for workers that are already running: everything but what they have open.
+"""A recipe, which tells running workers how to make batches from now on: everything but what they have open, as bytes.
 
 Pickle sends functions and classes by name. A worker that was started earlier may know another one by that name, if it
 is from a notebook or an interactive session, or none at all. Such a recipe needs new workers.
@@ -59,7 +59,7 @@ def unpacked(message: bytes, before: BatchMaker) -> tuple[BatchMaker, Probe]:
 
 
 def common_to(maker: BatchMaker) -> Sequence[object]:
-    """What every maker of a loader has, so that it need not be sent: open datasets, and a function that stays."""
+    """Return what every maker of a loader has, and need not be sent: open datasets, and a function that stays."""
     return *maker.samples.opened, maker.collate_fn
 
 

@@ -166,7 +166,7 @@ def _resampled(images: Sequence[torch.Tensor], plans: Sequence[ImagePlan]) -> to
 
 
 def _wanted(plans: Sequence[ImagePlan], axis: int) -> npt.NDArray[np.int64]:
-    """Which places of the resized images are wanted along an axis, int64 [images, size]."""
+    """Return the coordinates in the resized images that are wanted along an axis, int64 [images, size]."""
     size = plans[0].size[axis]
     firsts = np.array([0 if plan.window is None else plan.window[axis] for plan in plans])
     turned = np.array([bool(plan.rest) if axis else plan.mirrored for plan in plans])

@@ -89,7 +89,7 @@ class SamplerOrder(Order):
         return self._drawn[start:stop].copy()
 
     def state(self) -> dict[str, Any]:
-        """What `resume` needs to draw the epoch again that was begun.
+        """Return what `resume` needs to draw the epoch again that was begun.
 
         Returns:
             Number and checksum of the rows drawn as ``"samples"`` and ``"crc32c"``; the number is None if no epoch was

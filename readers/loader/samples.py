@@ -1,4 +1,4 @@
-"""How one sample is made: always the same at a position, whichever process makes it and whatever it made before."""
+"""Makes one sample: always the same at a position, whichever process makes it and whatever it made before."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 FIELDS: Final = ("row", "line", "position", "path")
-"""What a loader can hand out in addition to the fields of the dataset."""
+"""Names of what a loader can hand out in addition to the fields of the dataset."""
 # Up to this distance on average, drawing those of all positions in between takes less time than drawing each by itself.
 _APART: Final = 64
 
@@ -76,14 +76,14 @@ class SampleMaker:
         finishers = self._packed.finishers if self._packed is not None else ()
         self._finish = finish or finishers is None
         self.finishers: Final[tuple[Finisher, ...]] = () if self._finish or finishers is None else finishers
-        """What is left to do with the image of a sample, or with each view of it; empty if it is nothing."""
+        """Steps that are left to do on the image of a sample, or on each view; empty if there are none."""
         # What is copied has not been finished.
         self._copies = not self._finish or finishers == ()
         self.stores: Final[tuple[Store, ...]] = self._packed.stores if self._packed is not None else ()
-        """Where records are read from."""
+        """Sources of the records."""
         self._far = any(store.chunks is not None for store in self.stores)
         self.schema: Final[Mapping[str, Field]] = _schema_of(self._packed) if self._packed is not None else {}
-        """What the dataset knows about the fields of its samples; empty for pairs of image and label."""
+        """Schema of the fields of a sample; empty for pairs of image and label."""
         self.fields: Final = tuple(items("fields", fields, f"a tuple with any of {', '.join(FIELDS)}"))
         self.seeds: Final = self._packed is None or self._packed.foreign
         """True if samples may draw from the generators of the process, which are then seeded for each sample."""
@@ -297,7 +297,7 @@ def _undecoded(dataset: Dataset[Any]) -> Samples:
 
 
 def _schema_of(samples: Samples) -> Mapping[str, Field]:
-    """What is known of the stored fields that samples consist of.
+    """Return the schema of the stored fields that samples consist of.
 
     Several datasets one after the other agree on these, but the samples of some may be without a field.
     """

@@ -1,4 +1,4 @@
-"""Which positions of an epoch a rank takes in which step: arithmetic only, so any number of ranks can resume it."""
+"""Positions of an epoch that a rank takes in each step: arithmetic only, so any number of ranks can resume it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Dealing = Literal["blocks", "interleaved", "lanes"]
 
 
 class Step(NamedTuple):
-    """What one rank takes in one training step.
+    """Positions that one rank takes in one training step.
 
     Attributes:
         positions: Positions of this rank's samples in the epoch, int64 [at most batch_size].

@@ -1,4 +1,4 @@
-"""Which slots of an arena are free, and which ones the consumer has.
+"""Free slots of an arena, and slots that the consumer has.
 
 A slot that was handed out is free again when none of its arrays is alive, nor anything made from them, and when a
 device that reads it has done its work. A forked process has the arrays, too, if they were alive when it was forked. So
@@ -32,7 +32,7 @@ class Event(Protocol):
 
 
 class Slots:
-    """Which slots of an arena are free. Only for the process that made the arena.
+    """Free and lent slots of an arena. Only for the process that made the arena.
 
     Args:
         arena: The arena.

@@ -43,7 +43,7 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True)
 class LoaderState:
-    """Where a loader is. The same on all ranks.
+    """State of a loader. It is equal on all ranks.
 
     Attributes:
         seed: Seed of the order and of the random numbers; None as long as it is not known, before the first pass.
@@ -129,5 +129,5 @@ def _no_state(why: str) -> UsageError:
 
 
 def identity_of(stores: Sequence[Store]) -> str | None:
-    """Which samples the rows of these stores are, one store after the other; None without stores."""
+    """Return an identifier of the samples in these stores, one store after the other; None without stores."""
     return "+".join(store.identity for store in stores) or None

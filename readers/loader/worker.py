@@ -1,4 +1,4 @@
-"""What a worker process does: it takes tickets and fills the slots they name, until the loader is gone."""
+"""A worker process: it takes tickets and fills the slots they name, until the loader is gone."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def message_of(ticket: int, made: Made) -> Buffer:
 
 
 def result_of(message: bytes) -> tuple[int, Made]:
-    """What `message_of` was given."""
+    """Return the arguments of `message_of`."""
     if message[:1] != _MARK:
         result: tuple[int, Made] = ForkingPickler.loads(message)
         return result
@@ -196,7 +196,7 @@ def _allow_descriptors() -> None:
 
 
 class _Bench:
-    """What a worker makes batches with, as the board says.
+    """Maker and arena of a worker, as the board says.
 
     What is announced there changes only while no ticket is out, so it belongs to the ticket at hand. A worker that gets
     none looks at it now and then, so that it does not keep what nobody needs any more.
@@ -227,7 +227,7 @@ class _Bench:
             return False
 
     def probed(self) -> Made:
-        """What a batch looks like; nothing if the samples that show it cannot be received."""
+        """Return the layout of a batch; nothing if the samples that show it cannot be received."""
         try:
             self._follow()
         except Exception:

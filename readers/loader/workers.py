@@ -164,7 +164,7 @@ class Workers:
             ) from error
 
     def layout(self) -> Layout:
-        """What a batch looks like, which the first worker finds out that is ready.
+        """Return the layout of a batch, which the first worker that is ready finds out.
 
         Raises:
             PacktrainError: No sample can be made, or no array can hold it.

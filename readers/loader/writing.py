@@ -19,7 +19,7 @@ from .columns import NUMBERS, pixels_of, present
 from .encoded import SPILT, EncodedWriter
 
 Target = npt.NDArray[np.uint8] | None | tuple[npt.NDArray[np.uint8] | None, ...]
-"""Where an image may be decoded to, or each of its views."""
+"""Memory that an image may be decoded to, or each of its views."""
 _Casting = Literal["equiv", "safe", "same_kind"]
 _json: Final = json.JSONEncoder(separators=(",", ":"))
 
@@ -54,7 +54,7 @@ class Writer:
         self.count = 0
 
     def target(self) -> Target:
-        """Where the next image may be decoded to; None if it cannot be decoded in place. A tuple of these for views."""
+        """Return the memory for the next image; None if it cannot be decoded in place. A tuple of these for views."""
         return None if self._image is None else self._image.target(self.count)
 
     def write(self, values: Sequence[Any]) -> None:
@@ -84,7 +84,7 @@ class Writer:
 
 
 class _Column(ABC):
-    """Where the values of a field go."""
+    """Destination of the values of a field."""
 
     @abstractmethod
     def write(self, at: int, value: Any) -> None:
@@ -149,7 +149,7 @@ class _Image(_Values):
         self._target: npt.NDArray[np.uint8] | None = None
 
     def target(self, at: int) -> npt.NDArray[np.uint8] | None:
-        """Where the image of sample `at` may be decoded to; None if it cannot be decoded in place."""
+        """Return the memory for the image of sample `at`; None if it cannot be decoded in place."""
         self._target = self._array[at] if self.direct else None
         return self._target
 
@@ -188,7 +188,7 @@ class _Views(_Column):
         self._views = views
 
     def target(self, at: int) -> tuple[npt.NDArray[np.uint8] | None, ...]:
-        """Where each view of sample `at` may be decoded to."""
+        """Return the memory for each view of sample `at`."""
         return tuple(view.target(at) for view in self._views)
 
     @override

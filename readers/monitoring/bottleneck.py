@@ -1,4 +1,4 @@
-"""What a loader's figures mean: whether training waits for data, for which part of the work, and what would help."""
+"""Says what the figures of a loader mean: if training waits for data, for what, and what would help."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _REMEDIES: Final = {
 
 
 def bottleneck_of(figures: Figures) -> str:
-    """What slows training down, and what would help, in one line."""
+    """Return what slows training down, and what would help, in one line."""
     waiting = f"{_percent(figures.wait_share)} waiting"
     if figures.batches < 2 or figures.wall_seconds <= 0:
         return f"too early to tell: {figures.batches} batch{'es' * (figures.batches != 1)} handed out"
@@ -47,7 +47,7 @@ def bottleneck_of(figures: Figures) -> str:
 
 
 def growth_of(figures: Figures) -> str:
-    """Which generation of a growing cache is read, in a few words; empty for other datasets."""
+    """Return a few words about the generation of a growing cache that is read; empty for other datasets."""
     growth = figures.growth
     if growth is None:
         return ""
@@ -56,7 +56,7 @@ def growth_of(figures: Figures) -> str:
 
 
 def advice(figures: Figures) -> Iterator[str]:
-    """What would help a consumer that waits, most helpful first.
+    """Yield what would help a consumer that waits, most helpful first.
 
     Never suggests more workers than there are cores, nor the store mode that the dataset already has.
     """
@@ -188,7 +188,7 @@ def _share(part: int, whole: int) -> float:
 
 
 def _where(figures: Figures) -> str:
-    """Where the time goes."""
+    """Return a few words about the part of the work that takes most of the time."""
     if figures.setup.foreign:
         late = f", {figures.starved:,} of {figures.batches:,} batches were not ready in time"
         return f"what its workers do is unknown{late if figures.setup.workers else ''}"

@@ -23,7 +23,7 @@ _TRIES: Final = 3
 
 
 class Count(IntEnum):
-    """What each word means. Times are in nanoseconds, by the clock that all processes of a machine share."""
+    """Meaning of each word. Times are in nanoseconds, by the clock that all processes of a machine share."""
 
     PHASE = 0
     """The phase that the process is in: the word that its time is added to."""

@@ -13,7 +13,7 @@ from ..dataset.store import Store
 
 @dataclass(frozen=True)
 class Setup:
-    """What was measured.
+    """The loader that was measured.
 
     Attributes:
         workers: Number of processes that make batches; 0: the consumer's process makes them. None: unknown.
@@ -75,7 +75,7 @@ def _pixels(store: Store) -> str | None:
 
 @dataclass(frozen=True)
 class Growth:
-    """Which generation of a growing cache a pass goes through.
+    """The generation of a growing cache that a pass goes through.
 
     Attributes:
         generation: Its number.
@@ -95,13 +95,13 @@ class Growth:
 
     @property
     def reuse(self) -> float:
-        """How often a sample was handed out on average, by all ranks together; 0 without samples."""
+        """Average number of times that a sample was handed out, by all ranks together; 0 without samples."""
         return _ratio(self.ranks * self.handed_out, self.published)
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What was counted and timed in one pass, or in several.
+    """Counts and times of one pass, or of several.
 
     The figures of the workers run up to the present, so they include batches that were made ahead.
 

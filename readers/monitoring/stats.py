@@ -1,4 +1,4 @@
-"""What a loader measures while it runs: `Meter` measures, and `Stats` are its figures with what they mean."""
+"""Measures a loader while it runs: `Meter` measures, and `Stats` are its figures with what they mean."""
 
 from __future__ import annotations
 

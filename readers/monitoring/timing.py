@@ -132,7 +132,7 @@ class StageTimer(Observer):
         self._sample_stage = now
 
     def _usage(self) -> tuple[int, int, int, int, int]:
-        """What this thread has used so far, in the order of `_USAGE`."""
+        """Return what this thread has used so far, in the order of `_USAGE`."""
         usage = resource.getrusage(resource.RUSAGE_THREAD)
         read = waited = 0
         for files in self._opened:
