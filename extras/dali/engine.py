@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
 from typing import Any, Final, NamedTuple
@@ -27,13 +26,10 @@ from packtrain._codec.image_plan import ImagePlan
 from packtrain._codec.stages import Stage
 from packtrain._core.errors import CorruptRecord, LoaderError
 from packtrain._core.schema import IMAGE
-from packtrain._readers.loader.batches import BatchMaker, Made, Probe
-from packtrain._readers.loader.engine import Batch, Engine, Job
-from packtrain._readers.loader.randomness import preserved
+from packtrain._readers.loader.batches import BatchMaker, Probe
+from packtrain._readers.loader.engine import Batch, Job, SerialEngine
 from packtrain._readers.loader.slots import Event
-from packtrain._readers.monitoring.counters import Words, blank
-from packtrain._readers.monitoring.timing import StageTimer
-from packtrain._readers.transforms.undecoded import DecodedElsewhere, Undecoded
+from packtrain._readers.transforms.undecoded import DecodedElsewhere
 
 from .graph import STAND_IN, DaliOptions, DaliPipeline, Inputs, decodes, inputs_of
 
@@ -58,7 +54,7 @@ class _Begun(NamedTuple):
     pixels: dict[int, Pixels]
 
 
-class DaliEngine(Engine):
+class DaliEngine(SerialEngine):
     """Reads and plans batches in this process, and has DALI's threads decode them ahead of the consumer.
 
     Args:
@@ -71,8 +67,8 @@ class DaliEngine(Engine):
     """
 
     def __init__(self, options: DaliOptions, maker: BatchMaker, probe: Probe) -> None:
+        super().__init__(maker, probe)
         self._options: Final = options
-        self._words = blank()
         self._begun: deque[_Begun] = deque()
         """The batches that DALI works on, in order."""
         self._jobs: Iterator[Job] = iter(())
@@ -88,14 +84,6 @@ class DaliEngine(Engine):
         self._elsewhere: Final = DecodedElsewhere()
         self._threads: Final = ThreadPoolExecutor(options.threads, "packtrain-resize")
         self._pipeline: DaliPipeline | None = None
-        self._maker: BatchMaker | None = None
-        self._adopt(maker, probe)
-
-    def _adopt(self, maker: BatchMaker, probe: Probe) -> None:
-        with preserved():
-            self.layout = maker.layout(probe)
-        self._maker = maker
-        self._timer = StageTimer(self._words, maker.samples.opened)
 
     @override
     def run(self, jobs: Iterator[Job]) -> Iterator[Batch]:
@@ -117,17 +105,13 @@ class DaliEngine(Engine):
         begun: list[_Begun] = []
         job: Job | None = None
         while len(self._begun) + len(begun) < self._options.depth:
-            self._timer.begin_batch()
-            self._timer.discard_usage()
             try:
-                if (job := next(self._jobs, None)) is not None:
-                    begun.append(self._planned(job))
+                with self._timed():
+                    if (job := next(self._jobs, None)) is not None:
+                        begun.append(self._planned(job))
             except Exception as error:
                 # The batches before it are good.
                 self._error, self._jobs = error, iter(())
-            finally:
-                self._timer.count_usage()
-                self._timer.idle()
             if job is None:
                 break
         if not begun:
@@ -151,7 +135,10 @@ class DaliEngine(Engine):
         samples = self._maker.samples
         kept = np.array([row not in self._damaged for row in job.rows.tolist()], bool)
         left_out = [self._damaged[row] for row in job.rows[~kept].tolist()]
-        batch, rows, images = self._read(job._replace(rows=job.rows[kept], positions=job.positions[kept]))
+        batch = self._made(job._replace(rows=job.rows[kept], positions=job.positions[kept]))
+        images = batch.made.undecoded
+        row_at = dict(zip(job.positions.tolist(), job.rows.tolist(), strict=True))
+        rows = [row_at[position] for position in batch.value["position"][: len(images)].tolist()]
         pixels: dict[int, Pixels] = {}
         for number, (row, image) in enumerate(zip(rows, images, strict=True)):
             if row not in self._refused and decodes(image):
@@ -171,22 +158,10 @@ class DaliEngine(Engine):
             for row in rows
             if row in self._refused
         ]
-        made = batch.made._replace(skipped=[*batch.made.skipped, *left_out], refused=refused)
+        made = batch.made._replace(skipped=[*batch.made.skipped, *left_out], refused=refused, undecoded=())
         given = [STAND_IN if number in pixels else image for number, image in enumerate(images)]
         inputs = inputs_of(given or [STAND_IN], resizes=self._options.device is not None)
         return _Begun(Batch(job, made, batch.value), rows, inputs, [image.plan for image in images], pixels)
-
-    def _read(self, job: Job) -> tuple[Batch, list[int], Sequence[Undecoded]]:
-        """Read and plan a batch; return all of it but the images, the rows of its samples, and the images."""
-        assert self._maker is not None
-        arrays = self.layout.new()
-        count = len(job.rows)
-        arrays["row"][:count], arrays["position"][:count] = job.rows, job.positions
-        with preserved() if self._maker.seeds else nullcontext():
-            made = self._maker.make(job.key, count, self.layout, arrays, self._timer) if count else Made()
-        row_at = dict(zip(job.positions.tolist(), job.rows.tolist(), strict=True))
-        rows = [row_at[position] for position in arrays["position"][: made.size].tolist()]
-        return Batch(job, made._replace(undecoded=()), arrays), rows, made.undecoded
 
     def _next(self) -> list[Batch]:
         """Wait for the batch that was begun first; empty if DALI failed, and the batches are to be begun again."""
@@ -292,11 +267,8 @@ class DaliEngine(Engine):
         return True
 
     @override
-    def counters(self) -> Words:
-        return np.frombuffer(self._words, np.int64)[np.newaxis]
-
-    @override
     def close(self) -> None:
+        super().close()
         self._pipeline = None
         self._threads.shutdown()
         self._begun.clear()
@@ -304,8 +276,6 @@ class DaliEngine(Engine):
         for event, _ in self._lent:
             event.synchronize()
         self._lent.clear()
-        # A pass that the consumer still has refers to this, and would keep the dataset as it was then.
-        self._maker = None
 
 
 def _failed(error: Exception) -> LoaderError:

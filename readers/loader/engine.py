@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from multiprocessing.context import BaseContext
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -120,27 +120,39 @@ class SerialEngine(Engine):
     """
 
     def __init__(self, maker: BatchMaker, probe: Probe) -> None:
-        self._maker: BatchMaker | None = maker
+        self._words = blank()
+        self._adopt(maker, probe)
+
+    def _adopt(self, maker: BatchMaker, probe: Probe) -> None:
         with preserved():
             self.layout = maker.layout(probe)
-        self._words = blank()
+        self._maker: BatchMaker | None = maker
         self._timer = StageTimer(self._words, maker.samples.opened)
 
     @override
     def run(self, jobs: Iterator[Job]) -> Iterator[Batch]:
         for job in jobs:
-            arrays = self.layout.new()
-            _enter(job, arrays)
-            self._timer.begin_batch()
-            self._timer.discard_usage()
-            try:
-                assert self._maker is not None
-                with preserved() if self._maker.seeds else nullcontext():
-                    made = self._maker.make(job.key, len(job.rows), self.layout, arrays, self._timer)
-            finally:
-                self._timer.count_usage()
-                self._timer.idle()
-            yield Batch(job, made, arrays)
+            with self._timed():
+                batch = self._made(job)
+            yield batch
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        self._timer.begin_batch()
+        self._timer.discard_usage()
+        try:
+            yield
+        finally:
+            self._timer.count_usage()
+            self._timer.idle()
+
+    def _made(self, job: Job) -> Batch:
+        assert self._maker is not None
+        arrays = self.layout.new()
+        _enter(job, arrays)
+        with preserved() if self._maker.seeds else nullcontext():
+            made = self._maker.make(job.key, len(job.rows), self.layout, arrays, self._timer)
+        return Batch(job, made, arrays)
 
     @override
     def change(self, maker: BatchMaker, probe: Probe) -> bool:
