@@ -40,11 +40,9 @@ from multiprocessing import Pipe, spawn
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
+from .forks import call_in_forked
 from .interrupts import postponed_ctrl_c
 from .processes import how_ended
-
-_lifelines: weakref.WeakSet[Lifeline] = weakref.WeakSet()
-_launched: weakref.WeakSet[Launched] = weakref.WeakSet()
 
 
 class Lifeline:
@@ -56,7 +54,8 @@ class Lifeline:
 
     def __init__(self) -> None:
         self.child, self._parent = Pipe(duplex=False)
-        _lifelines.add(self)
+        # A forked process that held this end, too, would keep the child alive after its parent.
+        call_in_forked(self._parent.close)
 
     def close(self) -> None:
         """Kills the child if it still lives."""
@@ -102,12 +101,16 @@ class Launched:
         with lifeline.child as end:
             self._process = _popen(main, channel, end.fileno(), stdout=stdout, users_code=users_code)
         self._end = weakref.finalize(self, _end, self._process, lifeline)
-        _launched.add(self)
+        call_in_forked(self._leave_to_the_parent)
         try:
             _send(self._process, job)
         except BaseException:
             self._end()
             raise
+
+    def _leave_to_the_parent(self) -> None:
+        # It is not a child of this process, which can neither wait for it nor end it.
+        self._process.returncode = 0
 
     @property
     def pid(self) -> int:
@@ -262,17 +265,3 @@ def _end(process: subprocess.Popen[bytes], lifeline: Lifeline) -> None:
         process.kill()
         process.wait()
     lifeline.close()
-
-
-def _leave_to_the_parent() -> None:
-    # A forked process that held these ends, too, would keep the children alive after their parent.
-    for line in list(_lifelines):
-        line._parent.close()
-    _lifelines.clear()
-    for launched in list(_launched):
-        # It is not a child of this process, which can neither wait for it nor end it.
-        launched._process.returncode = 0
-    _launched.clear()
-
-
-os.register_at_fork(after_in_child=_leave_to_the_parent)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-_own: weakref.WeakSet[Lock] = weakref.WeakSet()
+from .forks import call_in_forked
 
 
 class Lock:
@@ -49,7 +49,7 @@ class Lock:
         self._descriptor = opener(path, flags | os.O_CLOEXEC, 0o600)
         self._finalizer = weakref.finalize(self, os.close, self._descriptor)
         if not (shared if inherited is None else inherited):
-            _own.add(self)
+            call_in_forked(self.close)
         try:
             mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
             fcntl.flock(self._descriptor, mode if wait else mode | fcntl.LOCK_NB)
@@ -91,11 +91,3 @@ def lock_holders(status: os.stat_result, locks: Path = Path("/proc/locks")) -> t
     # "1: FLOCK ADVISORY READ 4711 00:1b:42 0 EOF"; a waiting process has an arrow in the second field.
     found = {int(row[4]) for row in rows if row[1] == "FLOCK" and row[5] == wanted}
     return tuple(sorted(pid for pid in found if pid > 0))
-
-
-def _close_own() -> None:
-    for lock in list(_own):
-        lock.close()
-
-
-os.register_at_fork(after_in_child=_close_own)

@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from packtrain._core.errors import RemoteError
 from packtrain._core.errors_as_json import error_from_json
+from packtrain._core.forks import call_in_forked
 from packtrain._core.launching import Launched
 
 from .objects import Found, Head, Objects, not_installed
@@ -28,7 +29,6 @@ from .service import BLOCK
 from .urls import Url
 
 _MAIN: Final = "packtrain._storage.remote.service:main"
-_clients: weakref.WeakSet[ObjectStore] = weakref.WeakSet()
 
 
 class ObjectStore(Objects):
@@ -49,7 +49,7 @@ class ObjectStore(Objects):
         self._service: _Service | None = None
         self._local = threading.local()
         self._closed = False
-        _clients.add(self)
+        call_in_forked(self._forked)
 
     @override
     def head(self, url: Url) -> Head:
@@ -223,11 +223,3 @@ class _Channel:
         if answer.pop("bytes", False):
             answer["value"] = self.connection.recv_bytes()
         return answer
-
-
-def _forked() -> None:
-    for client in list(_clients):
-        client._forked()
-
-
-os.register_at_fork(after_in_child=_forked)

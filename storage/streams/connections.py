@@ -25,6 +25,7 @@ from typing import Any, Final
 from packtrain._core.errors import Denied, NotThere, PacktrainError, RemoteError, StagingError
 from packtrain._core.errors_as_json import error_from_json
 from packtrain._core.files import file_errors
+from packtrain._core.forks import call_in_forked
 from packtrain._core.launching import NotBegun, launch
 from packtrain._core.locks import Lock, lock_holders
 
@@ -48,7 +49,6 @@ _MOST_DEATHS: Final = 5
 """How often a fetcher may die over one question."""
 _PAUSE_SECONDS: Final = 0.05
 _TIMEVAL: Final = struct.Struct("@ll")
-_open: weakref.WeakSet[Connections] = weakref.WeakSet()
 
 
 class Connections:
@@ -68,7 +68,7 @@ class Connections:
         self._objects = objects
         self._idle = list[Connection]()
         self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
-        _open.add(self)
+        call_in_forked(self._forked)
 
     @contextmanager
     def ticket(self, request: Ask | Suspect, meanwhile: Callable[[], None] = lambda: None) -> Iterator[None]:
@@ -110,7 +110,7 @@ class Connections:
         for connection in idle:
             connection.close()
 
-    def forked(self) -> None:
+    def _forked(self) -> None:
         """Closes this process's copies of its parent's connections."""
         for connection in list(self._all):
             connection.close()
@@ -323,11 +323,3 @@ class Connection:
             self._received.add(data)
         found: dict[str, Any] = json.loads(line)
         return found
-
-
-def _forked() -> None:
-    for connections in list(_open):
-        connections.forked()
-
-
-os.register_at_fork(after_in_child=_forked)
