@@ -118,7 +118,7 @@ class Launched:
         return self._process.pid
 
     def ended(self, seconds: float | None = 0.0) -> str | None:
-        """How the process ended; None if it runs after so many seconds, or is that of another process."""
+        """Return how the process ended; None if it still runs after so many seconds, or is another process's child."""
         if self._owner != os.getpid():
             return None
         try:
@@ -247,7 +247,7 @@ def _send(process: subprocess.Popen[bytes], job: bytes) -> None:
 
 
 def _run(main: str, channel: int, lifeline: int | None = None) -> None:
-    """Is the process that was started."""
+    """Run the main function of the process that was started."""
     # Ctrl-C reaches the whole foreground group; what happens then is for the owner to say.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -1,4 +1,4 @@
-"""How much more memory this process can really use, and what limits it."""
+"""The memory that this process can still use, and its limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which file system a path is on."""
+"""File systems that paths are on."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def file_system(path: Path) -> str:
 
 
 def is_network(path: Path) -> bool:
-    """Whether `path` is on a network file system, where mapped reads can end in SIGBUS if the server or link fails."""
+    """Return True if `path` is on a network file system, where mapped reads end in SIGBUS if the server fails."""
     kind = file_system(path)
     return kind in _NETWORK or kind.startswith("fuse")
 

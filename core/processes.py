@@ -64,7 +64,7 @@ class ProcessName:
 
 
 def how_ended(code: int) -> str:
-    """How a process ended with an exit code as `subprocess` has it, for messages.
+    """Describe, for messages, the end of a process with an exit code as `subprocess` has it.
 
     >>> how_ended(3), how_ended(-9), how_ended(-40)
     ('ended with exit code 3', 'was killed by SIGKILL', 'was killed by signal 40')
@@ -102,7 +102,7 @@ def machine_name() -> str:
 
 
 def _state(process: int) -> tuple[str, int]:
-    """What a process of this machine does, in the kernel's letters, and when it was started."""
+    """State of a process of this machine, in the kernel's letters, and its start time in the kernel's ticks."""
     stat = Path(f"/proc/{process}/stat").read_text(errors="replace")
     # The name, in parentheses, may hold blanks and parentheses itself.
     state, *rest = stat.rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""Where data lies: in a folder of this machine, or in an object store. Whoever works with both asks here."""
+"""Locations: folders and files of this machine, and addresses in object stores, behind the same functions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _THREADS: Final = 16
 
 
 def location_of(dataset: str | os.PathLike[str]) -> Location:
-    """Where the dataset lies that a user names: an absolute path without links, or an address.
+    """Return the location of a dataset that a user names: an absolute path without links, or an address.
 
     Raises:
         UsageError: It is neither a path nor the address of an object store.
@@ -32,24 +32,24 @@ def location_of(dataset: str | os.PathLike[str]) -> Location:
 
 
 def real(location: Location) -> Location:
-    """The same place by its only name: without links, and from the root."""
+    """Return the only name of a location: for a path, without links and from the root."""
     return location if isinstance(location, Url) else Path(os.path.realpath(location))
 
 
 def absolute(location: Location) -> Location:
-    """The same place for processes with another working folder."""
+    """Return the location as processes with another working folder can use it."""
     return location if isinstance(location, Url) else location.absolute()
 
 
 def object_store(*, patient: bool = False) -> Objects:
-    """A connection to object stores; see `packtrain._storage.remote.client.ObjectStore`."""
+    """Connect to object stores; see `packtrain._storage.remote.client.ObjectStore`."""
     from .remote.client import ObjectStore  # slow: not on the way to a copy of what lies on a disk
 
     return ObjectStore(patient=patient)
 
 
 def read(location: Location, most: int, objects: Objects | None) -> bytes:
-    """A whole file of at most `most` bytes.
+    """Read a whole file of at most `most` bytes.
 
     Raises:
         OSError: It cannot be read.
@@ -61,7 +61,7 @@ def read(location: Location, most: int, objects: Objects | None) -> bytes:
 
 
 def each(function: Callable[[Location], Result], locations: Sequence[Location]) -> Iterator[Result]:
-    """What a function says of each place; of objects it is asked in threads, because stores take long to answer."""
+    """Call a function for each location: one after the other for files, side by side for objects."""
     if all(isinstance(location, Path) for location in locations):
         return map(function, locations)
     from .remote.download import in_threads  # slow, as above
@@ -74,7 +74,7 @@ def linked(dataset: Url, name: str, elsewhere: str | None) -> Url: ...
 @overload
 def linked(dataset: Location, name: str, elsewhere: str | None) -> Location: ...
 def linked(dataset: Location, name: str, elsewhere: str | None) -> Location:
-    """Where a file of a dataset lies.
+    """Return the location of a file of a dataset.
 
     Args:
         dataset: Where the dataset lies.
@@ -102,11 +102,11 @@ def shard_place(dataset: Url, manifest: Manifest, number: int) -> Url: ...
 @overload
 def shard_place(dataset: Location, manifest: Manifest, number: int) -> Location: ...
 def shard_place(dataset: Location, manifest: Manifest, number: int) -> Location:
-    """Where a shard of the dataset at `dataset` lies; raises what `linked` raises."""
+    """Return the location of a shard of the dataset at `dataset`. Raises: As `linked`."""
     return linked(dataset, manifest.shards[number].name, elsewhere(manifest, number))
 
 
 def elsewhere(manifest: Manifest, number: int) -> str | None:
-    """Where the manifest says that a shard lies, if it is linked."""
+    """Return the location of a linked shard as the manifest gives it; None for other shards."""
     link = manifest.shards[number].link
     return None if link is None or manifest.base is None else f"{manifest.base}/{link.path}"

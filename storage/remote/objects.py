@@ -1,4 +1,4 @@
-"""What packtrain asks of an object store."""
+"""The interface to object stores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .urls import Url
 
 
 def not_installed() -> MissingDependency:
-    """What is raised where the package is missing that reads and writes objects."""
+    """Return the error for a missing obstore."""
     return MissingDependency(f"object stores are read by obstore, which is not installed: `{extra_command('remote')}`")
 
 
@@ -30,7 +30,7 @@ class Found(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What a store says of an object without sending it.
+    """Properties of an object that a store gives without sending the object.
 
     Attributes:
         bytes: Its size.
@@ -56,26 +56,26 @@ class Objects(Protocol):
     """
 
     def size(self, url: Url) -> int:
-        """The size of an object in bytes."""
+        """Return the size of an object in bytes."""
         return self.head(url).bytes
 
     def head(self, url: Url) -> Head:
-        """What the store says of an object without sending it."""
+        """Return the properties of an object."""
 
     def read(self, url: Url, most: int) -> bytes:
-        """A whole object, which has at most `most` bytes."""
+        """Read a whole object of at most `most` bytes."""
 
     def read_into(self, url: Url, offset: int, view: memoryview) -> None:
-        """Fills `view` with the bytes of an object from `offset` on."""
+        """Fill `view` with the bytes of an object from `offset` on."""
 
     def read_range(self, url: Url, offset: int, size: int) -> memoryview:
-        """The `size` bytes of an object from `offset` on, in memory of their own."""
+        """Read `size` bytes of an object from `offset` on, into memory of their own."""
         view = memoryview(bytearray(size))
         self.read_into(url, offset, view)
         return view
 
     def copy_into(self, url: Url, offset: int, size: int, descriptor: int) -> int:
-        """Writes `size` bytes of an object from `offset` on to an open file, at the same offset.
+        """Write `size` bytes of an object from `offset` on to an open file, at the same offset.
 
         Returns:
             Their crc32c, as they arrived.
@@ -85,13 +85,13 @@ class Objects(Protocol):
         """
 
     def checksum(self, url: Url) -> int:
-        """The crc32c of a whole object, which is read for it."""
+        """Read a whole object and return its crc32c."""
 
     def list(self, url: Url) -> Iterator[Found]:
-        """The objects in a folder and its subfolders."""
+        """List the objects in a folder and its subfolders."""
 
     def write(self, url: Url, data: bytes, *, new: bool = False) -> bool:
-        """Writes a small object.
+        """Write a small object.
 
         Args:
             url: Its address.
@@ -103,14 +103,14 @@ class Objects(Protocol):
         """
 
     def upload(self, url: Url, path: Path) -> None:
-        """Writes a file as an object, which is there when all of it has arrived, not before.
+        """Write a file as an object, which is there when all of it has arrived, not before.
 
         Raises:
             OSError: The file cannot be read.
         """
 
     def remove(self, url: Url) -> None:
-        """Removes an object, if it is there."""
+        """Remove an object, if it is there."""
 
     def close(self) -> None:
-        """Ends what was begun for this."""
+        """Release connections and processes."""

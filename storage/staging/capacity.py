@@ -1,4 +1,4 @@
-"""How much more can be staged in a folder, what limits it, how to get more, and warnings about unsuitable folders."""
+"""Space for more copies in a folder: limits, ways to get more, and warnings about unsuitable folders."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Capacity:
 
 @dataclass(frozen=True)
 class FileSystem:
-    """What the system reports about a folder.
+    """The file system of a folder, as the operating system reports it.
 
     Attributes:
         folder: Path of the folder.

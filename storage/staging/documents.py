@@ -40,7 +40,7 @@ _MOST_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where an entry was copied from.
+    """Source of an entry.
 
     Attributes:
         source: Where the dataset lies.
@@ -57,13 +57,13 @@ def stamp_of(status: os.stat_result) -> str:
 
 
 def write_provenance(folder: Folder, provenance: Provenance) -> None:
-    """Writes into an entry where it was copied from."""
+    """Write the provenance of an entry."""
     body = {"source": str(provenance.source), "stamps": dict(provenance.stamps), "created": int(time.time())}
     _write(folder, PROVENANCE, body)
 
 
 def read_provenance(folder: Folder) -> Provenance | None:
-    """Where an entry was copied from; None if there is no sound provenance."""
+    """Read the provenance of an entry; None if there is no sound one."""
     body = _read(folder, PROVENANCE)
     source, stamps = _location(body.get("source")), body.get("stamps")
     if source is None:
@@ -91,7 +91,7 @@ def write_origin(entry: Folder, url: Url) -> None:
 
 
 def read_origin(entry: Folder) -> Url | None:
-    """Where the dataset of a cache comes from; None if nothing sound says so."""
+    """Read the address of a cache's dataset; None if there is no sound one."""
     url = _location(_read(entry, ORIGIN).get("url"))
     return url if isinstance(url, Url) else None
 

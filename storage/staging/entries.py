@@ -101,7 +101,7 @@ def entries(to: str | os.PathLike[str]) -> list[Entry]:
 
 @checks_names()
 def strays(to: str | os.PathLike[str]) -> list[Path]:
-    """What lies among this user's staged copies in `to` but was not put there by packtrain, or cannot be deleted.
+    """List what lies among this user's staged copies but was not put there by packtrain, or cannot be deleted.
 
     Nothing ever touches it.
 

@@ -48,7 +48,7 @@ Result = TypeVar("Result")
 
 
 class SourceChecks:
-    """What is known about the sources of entries. A context manager.
+    """Findings about the sources of entries. A context manager.
 
     Sources are looked at before the ledger is locked: they may be on a network file system that does not answer, and
     only this process should wait for it. A source that is itself a staged copy is leased until the end: it must not be

@@ -165,7 +165,7 @@ class Folder:
             os.rename(temporary, last, src_dir_fd=parent, dst_dir_fd=parent)
 
     def link_target(self, name: str) -> Path | None:
-        """Where a symbolic link leads; None if `name` is not one."""
+        """Return the target of a symbolic link; None if `name` is not one."""
         with suppress(OSError), self._parent(name) as (parent, last):
             return Path(os.readlink(last, dir_fd=parent))
         return None

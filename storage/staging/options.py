@@ -19,7 +19,7 @@ Phase = Literal["wait", "copy", "check", "warm"]
 @checks_names()
 @dataclass(frozen=True)
 class StageOptions:
-    """Where a dataset is staged, and what resources that may take.
+    """The folder to stage to, and limits on what staging may take.
 
     Attributes:
         to: Folder that holds this user's staged copies, as a text or path. It must be on this machine, not on a network

@@ -69,7 +69,7 @@ class SourceFile:
 
 
 class FileStatus(NamedTuple):
-    """What is known of a file of an origin without reading it.
+    """Properties of a file of an origin that are known without reading the file.
 
     Attributes:
         bytes: Its size; None if it is not a regular file.
@@ -113,7 +113,7 @@ class OriginFile(Protocol):
 
 
 class Origin:
-    """Where a dataset lies that is copied. Threads may share it.
+    """The location that a dataset is copied from, and the files there. Threads may share it.
 
     The shards of a dataset in a folder may be objects, see `linked`. A manifest names all files, so a store need not be
     able to list them. Each object is looked at once before it is read, which gives its stamp.
@@ -130,7 +130,7 @@ class Origin:
 
     @property
     def objects(self) -> Objects:
-        """What object stores are read by."""
+        """The connection to object stores."""
         assert self._objects is not None, "nothing of this dataset lies in a store"
         return self._objects
 
@@ -182,7 +182,7 @@ class Origin:
             raise CorruptFile(f"{self.location}: {PLAN} cannot be read ({error.strerror})", file=PLAN) from error
 
     def at(self, file: SourceFile) -> Location:
-        """Where a file lies."""
+        """Return the location of a file."""
         return linked(self.location, file.name, file.elsewhere)
 
     def any_remote(self, files: Sequence[SourceFile]) -> bool:
@@ -192,7 +192,7 @@ class Origin:
         )
 
     def statuses(self, files: Sequence[SourceFile]) -> Iterator[FileStatus]:
-        """What is known of each of some files without reading them.
+        """Yield the status of each file.
 
         Raises:
             OSError: One is missing, or cannot be looked at.

@@ -63,7 +63,7 @@ class Checksums(dict[Piece, int]):
 
 @dataclass(frozen=True)
 class Known:
-    """What is known about a copied piece.
+    """A record of the journal.
 
     Attributes:
         checksum: crc32c of the piece.
@@ -96,7 +96,7 @@ class Journal:
         os.close(self._descriptor)
 
     def __getitem__(self, piece: Piece) -> Known | None:
-        """What was noted when the piece was copied; None if the journal does not have it."""
+        """Return the record of a copied piece; None if the journal does not have it."""
         return self._known.get(_key(piece))
 
     def add(self, piece: Piece, known: Known) -> None:

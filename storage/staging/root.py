@@ -172,7 +172,7 @@ class Root:
         return next((self.folder.folder(name) for found, name in self.entries() if found == key), None)
 
     def find_copy(self, key: str) -> Folder | None:
-        """What there is of an unfinished copy with this key; None if there is nothing."""
+        """Return the folder of an unfinished copy; None if there is none."""
         return next((self.copies.folder(name) for found, name in self.unfinished() if found == key), None)
 
     def make_copy(self, key: str) -> Folder:
@@ -227,7 +227,7 @@ class Root:
                 self.trash.remove(name)
 
     def strays(self) -> list[Path]:
-        """What packtrain did not put there, or cannot delete. The caller has emptied the trash, under the ledger."""
+        """List what is not packtrain's, or cannot be deleted. The caller has emptied the trash, under the ledger."""
         known = {_LOCKS, _COPIES, _TRASH, *(name for _, name in self.entries())}
         copies = {name for _, name in self.unfinished()}
         locks = {name for name in self.locks.names() if _LOCK_NAME.fullmatch(name) and self.locks.has_own_file(name)}

@@ -78,7 +78,7 @@ class SourceDataset:
 
     @property
     def location(self) -> Location:
-        """Where the dataset lies, for messages and documents."""
+        """The location of the dataset, for messages and documents."""
         return self.origin.location
 
     @property

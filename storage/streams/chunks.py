@@ -1,4 +1,4 @@
-"""Where the records of a dataset lie in the files of a cache: the table of its chunks.
+"""The table of chunks: which bytes of which shard lie where in the files of a cache.
 
 A *chunk* is a run of whole records by place, of one shard, with all their fields. Its bytes are a few *extents* of the
 shard: one where all fields lie together, as in tar, one for each field where they lie apart, as in HDF5. The file of a

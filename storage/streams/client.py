@@ -1,4 +1,4 @@
-"""What a process that reads from a cache sees of it: the paths of chunks, which it maps.
+"""A cache as the processes that read from it see it: files of chunks, which they map.
 
 A look at a byte of shared memory tells whether a chunk is there. If it is not, the process asks the fetcher
 (`connections`) and waits for the answer, which comes when the chunk is there or cannot be had.

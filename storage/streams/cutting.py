@@ -1,4 +1,4 @@
-"""Where the chunks of a dataset begin: the same for whoever streams it, and for a copy on a local disk.
+"""Bounds of the chunks of a dataset, the same for a cache and for a copy on a local disk.
 
 The bounds of chunks are in the state of a loader, so this must never change.
 """
@@ -20,7 +20,7 @@ APART: Final = 16 << 10
 
 
 def space_of(offsets: npt.NDArray[np.integer], sizes: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-    """How many bytes the records of a shard take up in files of chunks.
+    """Return the bytes that the records of a shard take up in files of chunks.
 
     Headers of tar count, since they are stored, too: without them, chunks of tiny records would be many times larger.
 

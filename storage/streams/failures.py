@@ -29,7 +29,7 @@ class _Corrupt(NamedTuple):
 
 
 class Failures:
-    """What failed in a cache.
+    """Chunks that failed in a cache.
 
     A chunk that nobody waits for is fetched again after a pause, which grows each time.
     """
@@ -80,7 +80,7 @@ class Failures:
 
 
 class Ceiling:
-    """How much the chunks of a cache may take since its file system was found to be full.
+    """Limit on the bytes of all chunks since the file system was found to be full.
 
     Args:
         folder: Folder of the cache.

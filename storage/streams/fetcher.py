@@ -84,7 +84,7 @@ def is_same(status: os.stat_result | None, other: os.stat_result | None) -> bool
 
 
 def main(channel: int, job: bytes) -> None:
-    """Is the fetcher of the cache that the job names. Says over `channel` when it is, or why it cannot be."""
+    """Serve the cache that the job names. Report over `channel` that clients can connect, or why not."""
     os.chdir("/")
     # Each process of a job has a connection or two.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -143,7 +143,7 @@ class ChunkSource:
 
 
 class Result(NamedTuple):
-    """What became of a chunk.
+    """Result of fetching a chunk.
 
     Attributes:
         chunk: Its number.
@@ -189,7 +189,7 @@ class Workers:
         self._last_sync = self._syncing.submit(self.sync_now, chunks)
 
     def results(self) -> Iterator[Result]:
-        """What became of chunks since the last call."""
+        """Yield the results since the last call."""
         with suppress(BlockingIOError):
             self.woken.recv(4096)
         with suppress(IndexError):
@@ -216,7 +216,7 @@ class Workers:
         self._wake.close()
 
     def fetch_now(self, chunk: int) -> None:
-        """What a thread does."""
+        """Fetch a chunk in this thread."""
         try:
             data, wrong = self._source.fetch(chunk)
             self._files.write(chunk, data, WRONG if wrong else WHOLE)
@@ -228,7 +228,7 @@ class Workers:
             self._wake.send(b"\0")
 
     def sync_now(self, chunks: Iterable[int]) -> None:
-        """What the other thread does."""
+        """Bring the files of chunks to the medium in this thread."""
         for chunk in chunks:
             try:
                 self._files.sync(chunk)

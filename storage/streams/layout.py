@@ -1,4 +1,4 @@
-"""What lies in the folder of a cache, and how processes meet there.
+"""The folder of a cache: names of its files, the bytes of present chunks, and the socket of its fetcher.
 
     NAME-<key>.stream/
         dataset/            manifest, plan, rejects and index: a dataset without its shards

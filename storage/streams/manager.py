@@ -44,7 +44,7 @@ _LINGER_SECONDS: Final = 1.0
 
 
 class Outcome(NamedTuple):
-    """What whoever waits for a chunk is to be told: it is there, or why it cannot be had.
+    """Answer to those who wait for a chunk.
 
     Attributes:
         chunk: Its number.
@@ -132,7 +132,7 @@ class CacheManager:
         self._workers.close()
 
     def figures(self) -> dict[str, Any]:
-        """What the cache takes and holds, and what was fetched."""
+        """Return the figures of the cache, as `State` answers them."""
         policy = self.policy
         return {
             "budget": self._budget,
@@ -225,7 +225,7 @@ class CacheManager:
     # What becomes of it
 
     def results(self) -> list[Outcome]:
-        """What has become of the chunks that were fetched since the last call."""
+        """Return the outcomes of what was fetched since the last call."""
         for chunk, why in self._workers.synced():
             if why is None:
                 self._failures.end_pause(chunk)
@@ -374,7 +374,7 @@ class CacheManager:
         )
 
     def _victims(self, chunk: int, need: int, now: float) -> list[int] | None:
-        """What must go so that `need` bytes are free, now or soon, for a chunk and what comes before it.
+        """Choose the chunks that go so that `need` bytes are free, now or soon, for a chunk and those before it.
 
         Returns None if they will not be.
         """
@@ -383,7 +383,7 @@ class CacheManager:
         return [] if self.policy.free + soon >= need else self.policy.victims(need - soon, chunk)
 
     def _cannot(self, chunk: int, need: int, now: float) -> list[Outcome]:
-        """What those who wait for a chunk are told if there will be no room for it."""
+        """Return the outcome for those who wait for a chunk if there will be no room for it."""
         if self.policy.fetching or not self.policy.awaited(chunk):
             return []
         if self._files.gone_bytes():

@@ -46,7 +46,7 @@ class Line(NamedTuple):
 
 
 class Visits(NamedTuple):
-    """Which windows use which chunks, sorted by chunk, lane and window: all three int64 [visits].
+    """Uses of chunks by windows, sorted by chunk, lane and window: all three int64 [visits].
 
     Attributes:
         chunk: The chunk.
@@ -183,7 +183,7 @@ class ChunkOrder:
         return window * self._turns // self.windows, (window + 1) * self._turns // self.windows + more
 
     def _along(self, lane: Integers, offset: Integers) -> Integers:
-        """Where the records at these offsets of lanes are in the line."""
+        """Return the positions in the line of the records at these offsets of lanes."""
         rest = self._rows % self.lanes
         begin = lane * self._turns + np.minimum(lane, rest)
         last = begin + self._turns - (lane >= rest)

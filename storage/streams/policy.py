@@ -1,4 +1,4 @@
-"""Which chunks a cache fetches next, and which ones go: a state machine without processes, files or clocks.
+"""The choice of chunks to fetch and to evict: a state machine without processes, files or clocks.
 
 The order of an epoch is arithmetic, and so is that of the next. So it is known when each chunk is used next: by any
 *reader*, which is one rank of one job. Time is counted in windows of the reader's lanes, and from one reader to another
@@ -39,7 +39,7 @@ _MOST_LANES: Final = 1 << 12
 
 @dataclass(frozen=True)
 class Reading:
-    """What a rank says about its way through the epochs.
+    """Position of a rank in its epochs, and the order of these.
 
     Attributes:
         rank: Its number.

@@ -1,4 +1,4 @@
-"""What the fetcher of a cache and its clients say to each other, over ``fetcher.sock``.
+"""Messages between the fetcher of a cache and its clients, over ``fetcher.sock``.
 
 Both sides send JSON objects, each on a line. A request names itself in ``do``:
 
@@ -49,7 +49,7 @@ Count = Annotated[int, Between(0, MOST)]
 
 @dataclass(frozen=True)
 class Hello:
-    """What the cache may take, whether this client compares each record with its checksum, and `digest_of_access`."""
+    """Gives the budget of the cache, whether this client compares checksums, and `digest_of_access`."""
 
     budget: Count
     check: bool
@@ -84,7 +84,7 @@ class Ahead:
 
 @dataclass(frozen=True)
 class Read:
-    """Where a rank is."""
+    """Gives the position of a rank."""
 
     job: str
     reading: Reading
