@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,11 @@ if TYPE_CHECKING:
     metavar="N|P%",
     help="How many samples may be refused; a percentage allows at least one.",
 )
+@click.option(
+    "--part",
+    metavar="I/N|auto|auto/N",
+    help="Read only part I of N, or the task of a Slurm array; `packtrain merge` makes the dataset of all parts.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     shards: tuple[Path | str, ...], out: Path | str, workers: int | None, as_json: bool, **options: Any
@@ -71,21 +77,27 @@ def command(
     with progress("index", quiet=as_json, unit="bytes") as show:
 
         def on_progress(state: IndexProgress) -> None:
-            show(state.done, state.total, 0, f"{state.samples:,} samples")
+            show(state.done, state.total, state.resumed, f"{state.samples:,} samples")
 
         report = index_shards(shards, out, workers=workers or available_cores(), on_progress=on_progress, **options)
     if as_json:
         print_json(report)
     else:
-        say(_describe(report, time.monotonic() - start))
+        say(describe_index(report, time.monotonic() - start))
 
 
-def _describe(report: IndexReport, seconds: float) -> str:
+def describe_index(report: IndexReport, seconds: float) -> str:
+    """Describe what was indexed."""
     what = f"{report.records:,} samples in {report.shards} shard(s), {size(report.bytes)}"
+    before = f" ({report.resumed} by an earlier run)" if report.resumed else ""
     if report.indexed:
-        text = f"{report.dataset}: {what}; {report.indexed} shard(s) read in {seconds:.1f} s"
+        text = f"{report.dataset}: {what}; {report.indexed} shard(s) read{before} in {seconds:.1f} s"
     else:
-        text = f"{report.dataset}: no new shards: {what}"
+        text = f"{report.dataset}: {'complete' if report.complete_before else 'no new shards'}: {what}"
+    if report.part is not None and report.indexed:
+        out = shlex.quote(str(report.dataset))
+        left = f"{report.missing} shard(s) are still to be read" if report.missing else "all shards are read"
+        return f"{text}\npart {report.part}; {left}; to make the dataset: packtrain merge {out}"
     text += f"\nlabels: {report.labels}"
     for field in report.fields:
         missing = f", {field.missing:,} sample(s) without it" if field.missing else ""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from .index_cmd import describe_index
 from .output import print_json, say
 from .pack_cmd import describe_report
 from .paths import PATH_OR_URL
@@ -22,15 +23,17 @@ from .paths import PATH_OR_URL
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(out: Path | str, max_rejects: str, as_json: bool) -> None:
-    """Make the dataset of the parts in OUT, a folder or an address, once `packtrain pack --part` has packed all parts.
+    """Make the dataset of the parts in OUT, a folder or an address, once `packtrain pack --part` has packed all.
 
-    It may be run on any machine, and any number of times.
+    The same after `packtrain index --part`. It may be run on any machine, and any number of times.
     """
     from packtrain._packer.merge import merge
+    from packtrain._packer.run import PackReport
 
     start = time.monotonic()
     report = merge(out, max_rejects=max_rejects)
     if as_json:
         print_json(report)
-    else:
-        say(describe_report(report, time.monotonic() - start))
+        return
+    seconds = time.monotonic() - start
+    say(describe_report(report, seconds) if isinstance(report, PackReport) else describe_index(report, seconds))

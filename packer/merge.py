@@ -22,6 +22,7 @@ from packtrain._core.manifest import INDEX, MANIFEST, PLAN, Manifest, ShardInfo
 from packtrain._storage.remote.urls import Url, place_of
 
 from .columns import Ints
+from .foreign.indexer import IndexReport, merge_scans
 from .listing import Listing, Reject
 from .notes import PARTS, ListFacts, ShardNote, read_note
 from .object_output import output_at
@@ -43,8 +44,8 @@ _READERS: Final = 8
 
 
 @checks_names()
-def merge(out: str | os.PathLike[str], *, max_rejects: str | int = "0.1%") -> PackReport:
-    """Makes a dataset of the shards in `out`, when all of its parts are packed.
+def merge(out: str | os.PathLike[str], *, max_rejects: str | int = "0.1%") -> PackReport | IndexReport:
+    """Makes a dataset of the shards in `out`, when all of its parts are packed, or indexed.
 
     Anybody who can write there may do so, at any time and any number of times, also at the same time: the bytes are
     those of a dataset that was packed without parts.
@@ -55,19 +56,23 @@ def merge(out: str | os.PathLike[str], *, max_rejects: str | int = "0.1%") -> Pa
             shards; here they are added up.
 
     Returns:
-        What the dataset holds; `complete_before` is True if there was nothing left to do.
+        What the dataset holds, an `IndexReport` if it was indexed; `complete_before` is True if there was nothing left
+        to do.
 
     Raises:
         UsageError: An argument has the wrong type.
-        OutputConflict: Nothing was packed in `out`, a packer without parts is working there, or there are notes of
-            shards that its plan does not have.
+        OutputConflict: Nothing was packed or indexed in `out`, a run without parts is at work there, or there are notes
+            of shards that its plan does not have.
         PackError: Shards are missing, also of a finished dataset, or hold other lines than planned; the message names
             them.
         TooManyRejects: More lines were refused than allowed.
         CorruptFile: The plan, or the manifest of a finished dataset, is damaged.
         UnreadableFile: The note of a shard cannot be read.
     """
-    with output_at(place_of("out", out)) as output, file_errors(output.folder):
+    place = place_of("out", out)
+    if (indexed := merge_scans(place, max_rejects)) is not None:
+        return indexed
+    with output_at(place) as output, file_errors(output.folder):
         folder = output.folder
         output.prepare()
         plan = plan_in(output)

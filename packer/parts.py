@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from packtrain._core.arguments import unexpected, whole
+from packtrain._core.arguments import instance, unexpected, whole
 from packtrain._core.errors import UsageError
 
 _EXPECTED: Final = "I/N with I from 1 to N, such as 3/16; auto, or auto/N, in a Slurm array"
@@ -69,6 +69,19 @@ class Part:
                 return cls(task.id, int(found[1]), f"the number of {task}")
             return cls(task.rank, task.count, str(task))
         raise unexpected("part", text, _EXPECTED)
+
+    @classmethod
+    def of(cls, part: Part | str | None) -> Part | None:
+        """Return a part that is given as an argument.
+
+        Raises:
+            UsageError: The text is no part.
+        """
+        if part is None:
+            return None
+        part = cls.parse(part) if isinstance(part, str) else part
+        instance("part", part, Part)
+        return part
 
     def __str__(self) -> str:
         return f"{self.number}/{self.parts}"

@@ -26,9 +26,12 @@ from packtrain._storage.remote.urls import Url
 
 from .columns import MISSING, Ints, column_forms
 from .listing import Reject
+from .notes import PARTS
 from .rejects import write_rejects
 from .reordering import Form, Reordering
 
+LOCK: Final = "lock"
+"""File in ``parts`` that whoever indexes a new dataset locks."""
 NO_GAPS: Final = np.empty(0, np.int64)
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
@@ -169,21 +172,6 @@ def building(folder: Path | Url, plan: bytes) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def publish(temporary: Path, folder: Path) -> None:
-    """Puts the dataset `temporary` in the place of `folder`, which is missing or empty.
-
-    Raises:
-        OutputConflict: There is something in `folder`.
-    """
-    try:
-        os.rename(temporary, folder)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-            raise
-        raise not_empty(folder) from error
-    fsync_folder(folder.parent)
-
-
 def not_empty(folder: Path) -> OutputConflict:
     """The error for a folder in which there is something."""
     return OutputConflict(
@@ -192,7 +180,7 @@ def not_empty(folder: Path) -> OutputConflict:
 
 
 def exchange(temporary: Path, folder: Path) -> None:
-    """Puts the dataset `temporary` in the place of the dataset `folder`, and that in the place of `temporary`."""
+    """Puts the dataset `temporary` in the place of `folder`, and what is there in the place of `temporary`."""
     result = _libc.renameat2(
         _AT_FDCWD, os.fsencode(temporary), _AT_FDCWD, os.fsencode(folder), ctypes.c_uint(_RENAME_EXCHANGE)
     )
@@ -209,19 +197,16 @@ def exchange(temporary: Path, folder: Path) -> None:
 
 
 @contextmanager
-def only_updater(folder: Path) -> Iterator[None]:
-    """Makes sure that nobody else updates the dataset `folder`.
+def only_writer(path: Path, *, shared: bool = False) -> Iterator[None]:
+    """Locks a file of a dataset that is indexed, so that only one process indexes there, or only those that share.
 
     Raises:
-        OutputConflict: Somebody does.
+        OutputConflict: Another process indexes there, or has just put another dataset in the place of this one.
     """
-    path = folder / PLAN
-    if not path.exists():
-        raise OutputConflict(f"{folder} is no indexed dataset: it has no {PLAN}. Leave out --update to make one")
     before = os.stat(path).st_ino
-    with locked(path):
-        if os.stat(path).st_ino != before:
-            raise OutputConflict(f"{folder} has just been updated by somebody else. Run the command again")
+    with locked(path, shared=shared):
+        if not path.exists() or os.stat(path).st_ino != before:
+            raise OutputConflict(f"{path.parent} has just been changed by somebody else. Run the command again")
         yield
 
 
@@ -233,7 +218,8 @@ def _remove_abandoned(folder: Path) -> None:
                 path.rmdir()
             else:
                 # Where there are no locks, nobody can tell.
-                with Lock(path / PLAN, wait=False, flags=os.O_RDWR):
+                lock = path / PLAN
+                with Lock(lock if lock.exists() else path / PARTS / LOCK, wait=False, flags=os.O_RDWR):
                     shutil.rmtree(path)
 
 

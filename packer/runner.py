@@ -112,7 +112,9 @@ def pack(
     instance("options", options, PackOptions)
     if workers is None:
         workers = 1 if engine is None else sys.maxsize
-    part = _part_of(part, engine)
+    part = Part.of(part)
+    if part is not None and engine is not None:
+        raise UsageError("a cluster packs all parts: leave out `part`, or `engine`")
     check_run(workers, on_progress)
     function("on_warning", on_warning)
     flag("retry_rejects", retry_rejects)
@@ -167,16 +169,6 @@ def _listing(
         if on_warning is not None and folders and (doubt := doubt_classes(path, folders, str(output.address))):
             on_warning(doubt)
         yield images, options
-
-
-def _part_of(part: Part | str | None, engine: Engine | None) -> Part | None:
-    if part is None:
-        return None
-    part = Part.parse(part) if isinstance(part, str) else part
-    instance("part", part, Part)
-    if engine is not None:
-        raise UsageError("a cluster packs all parts: leave out `part`, or `engine`")
-    return part
 
 
 def _seen_from_elsewhere(

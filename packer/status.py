@@ -15,6 +15,7 @@ from packtrain._core.manifest import MANIFEST, Manifest
 from packtrain._core.processes import ProcessName
 from packtrain._storage.remote.urls import Url, place_of
 
+from .foreign.scan_notes import scans_of
 from .merge import plan_in
 from .notes import PARTS, NoteFacts, read_facts
 from .object_output import output_at
@@ -132,7 +133,10 @@ def pack_status(out: str | os.PathLike[str]) -> PackStatus:
         UnreadableFile: The note of a shard cannot be read.
         PackError: The folder cannot be read.
     """
-    with output_at(place_of("out", out)) as output:
+    place = place_of("out", out)
+    if (scans := scans_of(place)) is not None:
+        return _being_indexed(place, *scans)
+    with output_at(place) as output:
         return status_of(output)
 
 
@@ -147,6 +151,26 @@ def status_of(output: Output) -> PackStatus:
         if (folder / MANIFEST).exists():
             return _complete(output, plan)
         return _incomplete(output, plan)
+
+
+def _being_indexed(place: Path | Url, shards: Sequence[str], missing: Sequence[int]) -> PackStatus:
+    """Return the status of an index: which of the shards are still to be read."""
+    return PackStatus(
+        dataset=place,
+        complete=False,
+        shards=len(shards),
+        done=len(shards) - len(missing),
+        under_way=(),
+        failed=(),
+        missing=tuple(shards[number] for number in missing),
+        lines=0,
+        lines_done=0,
+        rejects=0,
+        seconds_left=None,
+        part=_part(len(shards)),
+        array=_array(len(shards), missing),
+        array_under_way="",
+    )
 
 
 def _indexed(output: Output, manifest: Manifest) -> PackStatus:
@@ -184,7 +208,7 @@ def _complete(output: Output, plan: Plan) -> PackStatus:
         lines_done=plan.entries - sum(plan.shards[number].count for number in lost),
         rejects=manifest.rejects,
         seconds_left=None if lost else 0.0,
-        part=_part(plan),
+        part=_part(len(plan.shards)),
         array="",
         array_under_way="",
     )
@@ -223,9 +247,9 @@ def _incomplete(output: Output, plan: Plan) -> PackStatus:
         lines_done=sum(plan.shards[number].count for number in done),
         rejects=sum(len(facts.rejects) for facts in (*done.values(), *((listed,) if listed else ()))),
         seconds_left=_seconds_left(folder, plan, done, len(under_way)),
-        part=_part(plan),
-        array=_array(plan, sorted([*failed, *missing])),
-        array_under_way=_array(plan, list(under_way)),
+        part=_part(len(plan.shards)),
+        array=_array(len(plan.shards), sorted([*failed, *missing])),
+        array_under_way=_array(len(plan.shards), list(under_way)),
     )
 
 
@@ -267,14 +291,14 @@ def _seconds_left(folder: Path, plan: Plan, done: Iterable[int], under_way: int)
     return seconds / lines * left / under_way if lines and under_way else None
 
 
-def _tasks(plan: Plan) -> int:
+def _tasks(shards: int) -> int:
     """How many parts an array is to have: one for each shard, where Slurm allows as many."""
-    return max(1, min(len(plan.shards), MOST_TASKS))
+    return max(1, min(shards, MOST_TASKS))
 
 
-def _part(plan: Plan) -> str:
-    return f"auto/{_tasks(plan)}"
+def _part(shards: int) -> str:
+    return f"auto/{_tasks(shards)}"
 
 
-def _array(plan: Plan, numbers: Sequence[int]) -> str:
-    return array_list(sorted({number % _tasks(plan) + 1 for number in numbers}))
+def _array(shards: int, numbers: Sequence[int]) -> str:
+    return array_list(sorted({number % _tasks(shards) + 1 for number in numbers}))

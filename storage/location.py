@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar, overload
 
-from packtrain._core.errors import UsageError
+from packtrain._core.errors import NotThere, UsageError
+from packtrain._core.files import temporary_path
 from packtrain._core.manifest import Manifest
 from packtrain._core.opening import read_regular
 
@@ -58,6 +60,64 @@ def read(location: Location, most: int, objects: Objects | None) -> bytes:
     if isinstance(location, Path):
         return read_regular(location, most)
     return (objects or object_store()).read(location, most)
+
+
+def write(location: Location, data: bytes, objects: Objects, *, new: bool = False) -> bool:
+    """Write a small file as a whole. A crash of the machine may lose the file.
+
+    Args:
+        location: The file; its folder is there.
+        data: Its content.
+        objects: Connection to object stores.
+        new: True to leave a file alone that is there.
+
+    Returns:
+        False if the file was there and was left alone.
+
+    Raises:
+        OSError: The file cannot be written.
+        RemoteError: The same, of an object.
+    """
+    if not isinstance(location, Path):
+        return objects.write(location, data, new=new)
+    temporary = temporary_path(location)
+    try:
+        temporary.write_bytes(data)
+        if not new:
+            temporary.rename(location)
+            return True
+        with suppress(FileExistsError):
+            os.link(temporary, location)
+            return True
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def remove(location: Location, objects: Objects) -> None:
+    """Remove a file, if it is there.
+
+    Raises:
+        OSError: The file cannot be removed.
+        RemoteError: The same, of an object.
+    """
+    if isinstance(location, Path):
+        location.unlink(missing_ok=True)
+    else:
+        objects.remove(location)
+
+
+def names_in(folder: Location, objects: Objects) -> set[str]:
+    """Return the names of the files in a folder; none if the folder is not there.
+
+    Raises:
+        OSError: The folder cannot be read.
+        RemoteError: The same, of a folder in an object store.
+    """
+    try:
+        return {found.name for found in objects.list(folder)} if isinstance(folder, Url) else set(os.listdir(folder))
+    except (FileNotFoundError, NotThere):
+        return set()
 
 
 def each(function: Callable[[Location], Result], locations: Sequence[Location]) -> Iterator[Result]:

@@ -142,7 +142,8 @@ def members(source: Source) -> Iterator[Member]:
                 yield Member(name, header if extended.header is None else extended.header, place, size)
             else:
                 _check_other(kind, name, size, header)
-            extended = _Extended()
+            if extended.header is not None:
+                extended = _Extended()
         place += -(-size // BLOCK) * BLOCK
 
 

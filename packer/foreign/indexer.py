@@ -5,49 +5,45 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 from tempfile import gettempdir
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 
 from packtrain._core.arguments import checks_names, flag, function, path_of, whole
-from packtrain._core.errors import OutputConflict, PackError, TooManyRejects, UsageError
-from packtrain._core.files import file_errors, write_file
+from packtrain._core.document import MOST_BYTES
+from packtrain._core.errors import NotThere, OutputConflict, PackError, TooManyRejects, UsageError
+from packtrain._core.files import file_errors, is_temporary, write_file
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, Link, Manifest, ShardInfo
 from packtrain._core.schema import Field, Schema
-from packtrain._storage.location import Location, each, object_store, real
+from packtrain._storage.location import Location, absolute, each, object_store, read, real
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url, place_of
 
 from ..engine import run_tasks
+from ..notes import PARTS
 from ..options import reject_limit
-from ..publishing import (
-    NO_GAPS,
-    building,
-    collecting,
-    exchange,
-    not_empty,
-    only_updater,
-    publish,
-    upload,
-    write_dataset,
-)
+from ..parts import Part
+from ..publishing import NO_GAPS, building, collecting, exchange, not_empty, only_writer, upload, write_dataset
 from . import links, tables
 from .headers import shown
 from .plan import IndexPlan, Rules
 from .scan import Scan, ScanProgress, ScanTask, check_ends, scan_shard
-from .shard_files import State, WithObjects, states, unreadable
+from .scan_notes import SHARD_LIST, ScanNotes, ShardList
+from .shard_files import State, WithObjects, changed
 from .sources import find_places
 from .tables import Before, Rows
 from .unpacking import unpacked_shards
 
 _SHOWN: Final = 5
+_ROUNDS: Final = 4
+"""How often it is looked whether all shards have notes; between that, those without are read."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +51,16 @@ class IndexProgress:
     """Progress of a run.
 
     Attributes:
-        done: Number of bytes of shards that have been read.
+        done: Number of bytes of shards that have been read, those of earlier runs included.
         total: Number of bytes to read.
-        samples: Number of samples found so far.
+        samples: Number of samples that this run has found so far.
+        resumed: Number of bytes that earlier runs have read.
     """
 
     done: int
     total: int
     samples: int
+    resumed: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,6 +78,12 @@ class IndexReport:
         labels: Type of the labels.
         left_out: Number of members, in the shards that this run has taken in, that belong to no sample.
         compared: Number of shards that an update has read because their time of change, not their bytes, was another.
+        resumed: Number of the shards taken in that earlier runs have read.
+        part: The part that was read, such as ``"3/16"``; None for the dataset. For a part, the numbers of shards,
+            samples, bytes and refused samples above are those of its new shards alone, `fields` is empty and `labels`
+            too: they are decided when all parts are there.
+        complete_before: True if the dataset was there already, so that no part and no merge had anything to do.
+        missing: Number of shards of the whole list that still had to be read when this part was done; 0 without parts.
     """
 
     dataset: Location
@@ -92,6 +96,10 @@ class IndexReport:
     labels: str
     left_out: int
     compared: int = 0
+    resumed: int = 0
+    part: str | None = None
+    complete_before: bool = False
+    missing: int = 0
 
 
 @dataclass(frozen=True)
@@ -125,12 +133,17 @@ def index_shards(
     unpack: str | os.PathLike[str] | None = None,
     workers: int = 1,
     max_rejects: str | int = "0.1%",
+    part: Part | str | None = None,
     on_progress: Callable[[IndexProgress], None] | None = None,
 ) -> IndexReport:
     """Makes a dataset of WebDataset tar shards, which stay where they are.
 
     Each shard is read once, from front to back; in an object store, by ranged requests. Rows are in the order of the
     shards, and in that of each shard.
+
+    If a run stops for any reason, the same call continues: shards that were read before, and have not changed since,
+    are not read again. Several machines that share `out` can each read a part of the shards at the same time; then
+    `packtrain.merge` makes the dataset.
 
     Args:
         shards: The shards: files, folders, patterns such as ``train-{000000..000146}.tar``, or ``@FILE`` for a list.
@@ -152,7 +165,11 @@ def index_shards(
             place.
         workers: Number of worker processes. They are spawned, so with more than one the calling script needs the usual
             ``if __name__ == "__main__"``.
-        max_rejects: How many samples may be refused: a percentage (``"0.1%"``) or a count (``"20"`` or ``20``).
+        max_rejects: How many samples may be refused: a percentage (``"0.1%"``) or a count (``"20"`` or ``20``). Of a
+            part, any number; the merge counts them.
+        part: Which part of the shards to read: ``Part(3, 16)`` or ``"3/16"``; or ``"auto"``, to read it from the
+            variables of a Slurm array, as for `packtrain.pack`. None reads all, with nobody else at work in `out`, and
+            makes the dataset.
         on_progress: Called in the calling process, several times a second.
 
     Returns:
@@ -172,22 +189,58 @@ def index_shards(
     flag("update", update)
     function("on_progress", on_progress)
     workers = whole("workers", workers, 1)
-    out = place_of("out", out)
+    part = Part.of(part)
+    out = real(place_of("out", out))
     sources = [shards] if isinstance(shards, str | os.PathLike) else list(shards)
     if base is not None and not update:
         raise UsageError("`base` says where the shards of an indexed dataset are now: add `update`")
     with closing(object_store()) as objects:
-        run = _Run(workers, max_rejects, on_progress, objects)
+        run = _Run(workers, max_rejects, part, on_progress, objects)
         places = find_places(sources, objects) if sources or not update else []
         if unpack is not None:
-            places = unpacked_shards(places, path_of("unpack", unpack), workers=workers)
+            places = unpacked_shards(places, path_of("unpack", unpack), workers=workers, part=part)
         if update:
             return _update(run, places, out, rules, base)
-        if isinstance(out, Path):
-            out = Path(os.path.realpath(out))
-        with file_errors(out if isinstance(out, Path) else Path(gettempdir())):
+        with _output_errors(out):
+            if part is not None and (report := _report_of(out, objects)):
+                # All was published meanwhile, perhaps.
+                return replace(report, part=str(part))
             _require_free(out, objects)
-            return run.index(places, out, rules, None)
+            return run.index(places, out, rules)
+
+
+def merge_scans(out: Location, max_rejects: str | int) -> IndexReport | None:
+    """Makes the dataset of the shards that all parts of an index have read.
+
+    Args:
+        out: Folder of the dataset, or its address.
+        max_rejects: As for `index_shards`.
+
+    Returns:
+        What was found, also if the dataset is there already; None if nothing was indexed in `out`.
+
+    Raises:
+        PackError: Shards have not been read, or have changed since.
+        OutputConflict: Somebody works there without parts.
+        TooManyRejects: More samples were refused than allowed.
+    """
+    out = real(out)
+    with closing(object_store()) as objects, _output_errors(out):
+        if (listed := ShardList.load(out, objects)) is None:
+            return _report_of(out, objects)
+        run = _Run(1, max_rejects, None, None, objects)
+        with listed.working(out, objects, shared=True) as notes:
+            if isinstance(out, Url) and (report := _report_of(out, objects)):
+                # Whoever published it was stopped before the notes were gone.
+                notes.remove()
+                return report
+            return run.publish(out, listed, notes, notes.all_scans())
+
+
+@contextmanager
+def _output_errors(out: Location) -> Iterator[None]:
+    with file_errors(out if isinstance(out, Path) else Path(gettempdir())):
+        yield
 
 
 def _update(
@@ -202,12 +255,11 @@ def _update(
         raise UsageError(
             "an update keeps to what the extensions meant at first: leave out `fields`, `masks`, `label` and `mode`"
         )
-    moved = None if base is None else place_of("base", base)
-    if isinstance(moved, Path):
-        moved = Path(os.path.abspath(moved))
-    folder = Path(os.path.realpath(out))
-    with file_errors(folder), only_updater(folder):
-        return run.update(places, folder, moved)
+    moved = None if base is None else absolute(place_of("base", base))
+    if not (out / PLAN).exists():
+        raise OutputConflict(f"{out} is no indexed dataset: it has no {PLAN}. Leave out --update to make one")
+    with file_errors(out), only_writer(out / PLAN, shared=run.part is not None):
+        return run.update(places, out, moved)
 
 
 @dataclass(frozen=True)
@@ -216,16 +268,74 @@ class _Run:
 
     workers: int
     max_rejects: str | int
+    part: Part | None
     on_progress: Callable[[IndexProgress], None] | None
     objects: Objects
 
-    def index(self, places: Sequence[Location], folder: Location, rules: Rules, before: Before | None) -> IndexReport:
-        """Reads shards, and puts a dataset of them in its place."""
-        self._check_ends(places)
+    def index(self, places: Sequence[Location], out: Location, rules: Rules) -> IndexReport:
+        """Reads shards, and makes a dataset of them, or takes them into the dataset that is there."""
+        numbers = range(len(places)) if self.part is None else self.part.shards(len(places))
+        self._check_ends([places[number] for number in numbers])
+        listed = ShardList(rules, tuple(map(str, places)), f"packtrain {metadata.version('packtrain')}")
+        with listed.working(out, self.objects, shared=self.part is not None) as notes:
+            scans, resumed = self._scan(notes, places, rules, numbers)
+            if self.part is None:
+                return replace(self.publish(out, listed, notes, scans), resumed=resumed)
+            return IndexReport(
+                dataset=out,
+                indexed=len(scans),
+                shards=len(scans),
+                records=sum(len(scan.keys) for scan in scans),
+                bytes=sum(scan.state.bytes for scan in scans),
+                rejects=sum(len(scan.unfit) for scan in scans),
+                fields=(),
+                labels="",
+                left_out=sum(scan.left_out for scan in scans),
+                resumed=resumed,
+                part=str(self.part),
+                missing=len(notes.lacking()),
+            )
+
+    def _scan(
+        self, notes: ScanNotes, places: Sequence[Location], rules: Rules, numbers: Sequence[int]
+    ) -> tuple[list[Scan], int]:
+        """Reads the shards without a note, until all of them have one. Returns all notes, and how many were there.
+
+        Raises:
+            PackError: A shard cannot be read, or changes all the time.
+        """
+        resumed = None
+        for _ in range(_ROUNDS):
+            found = notes.states(numbers)
+            missing = notes.missing(found)
+            resumed = len(numbers) - len(missing) if resumed is None else resumed
+            if missing:
+                tasks = [ScanTask(number, places[number], rules, notes.folder) for number in missing]
+                self._scan_tasks(tasks, found)
+            elif None not in (scans := notes.read(found)):
+                return cast("list[Scan]", scans), resumed
+        raise changed(places[numbers[0] if not missing else missing[0]])
+
+    def _scan_tasks(self, tasks: Sequence[ScanTask], found: Mapping[int, State]) -> None:
+        total, done, samples = sum(state.bytes for state in found.values()), Counter[int](), Counter[int]()
+        resumed = total - sum(found[task.number].bytes for task in tasks)
+
+        def advance(progress: ScanProgress) -> None:
+            done[progress.number], samples[progress.number] = progress.bytes, progress.samples
+            if self.on_progress is not None:
+                self.on_progress(IndexProgress(resumed + done.total(), total, samples.total(), resumed))
+
+        workers = min(self.workers, len(tasks))
+        for progress in run_tasks(WithObjects(scan_shard), tasks, workers=workers, on_progress=advance):
+            advance(progress)
+
+    def publish(self, out: Location, listed: ShardList, notes: ScanNotes, scans: Sequence[Scan]) -> IndexReport:
+        """Puts a dataset of scanned shards in its place, behind those of the dataset that is there, if one is."""
+        rules, places = listed.rules, listed.locations
+        before = Before.load(out) if isinstance(out, Path) and (out / MANIFEST).exists() else None
         if before is not None:
             links.require_no_strangers(before.folder)
         known = [] if before is None else [shard.name for shard in before.manifest.shards]
-        scans = self._scan([ScanTask(number, place, rules) for number, place in enumerate(places, len(known))])
         if before is None:
             rules.require_used(dict.fromkeys(extension for scan in scans for extension in scan.found))
         settled, fields = tables.settle(rules, scans)
@@ -234,19 +344,20 @@ class _Run:
         names = links.shard_names(places, known)
         parts = _rows(scans, names, settled, fields, before)
         _check_rejects(parts, self.max_rejects, 0 if before is None else before.manifest.rejects)
-        plan = IndexPlan(settled, f"packtrain {metadata.version('packtrain')}")
+        plan = IndexPlan(settled, listed.written_by)
         schema = Schema(fields, *tables.settle_labels(parts, None if before is None else before.manifest))
         shards = [] if before is None else before.shards()
         for scan, place, name, part in zip(scans, places, names, parts[-len(scans) :], strict=True):
-            link = Link("", *scan.state[1:])
+            link = Link("", scan.state.modified_ns, scan.state.etag)
             shards.append((place, ShardInfo(name, scan.state.bytes, scan.crc32c, len(part.columns), (), link)))
-        with building(folder, plan.dump()) as temporary:
-            manifest = _write(temporary, folder, plan, schema, parts, *links.linked_shards(shards))
-            if isinstance(folder, Url):
-                upload(temporary, folder, self.objects)
+        with building(out, plan.dump()) as temporary:
+            manifest = _write(temporary, out, plan, schema, parts, *links.linked_shards(shards))
+            if isinstance(out, Url):
+                upload(temporary, out, self.objects)
+                notes.remove()
             else:
-                (publish if before is None else exchange)(temporary, folder)
-        return _report(folder, manifest, plan, scans)
+                exchange(temporary, out)
+        return _report(out, manifest, plan, scans)
 
     def update(self, places: Sequence[Location], folder: Path, base: Location | None) -> IndexReport:
         """Brings the links of a dataset up to date, and takes those shards in that it does not have."""
@@ -260,7 +371,7 @@ class _Run:
             write_file(folder / MANIFEST, [manifest.dump()])
         there = {real(place) for place in known}
         if new := [place for place in places if real(place) not in there]:
-            report = self.index(new, folder, plan.rules, Before.load(folder))
+            report = self.index(new, folder, plan.rules)
         else:
             report = _report(folder, manifest, plan, [])
         return replace(report, compared=len(compared))
@@ -278,32 +389,6 @@ class _Run:
         return list(
             run_tasks(WithObjects(links.compare), tasks, workers=min(self.workers, len(tasks)), on_progress=advance)
         )
-
-    def _scan(self, tasks: Sequence[ScanTask]) -> list[Scan]:
-        """Reads all shards. Returns what is in them, in their order."""
-        total, done, samples = self._total(tasks), Counter[int](), Counter[int]()
-
-        def advance(progress: ScanProgress) -> None:
-            done[progress.number], samples[progress.number] = progress.bytes, progress.samples
-            if self.on_progress is not None:
-                self.on_progress(IndexProgress(done.total(), total, samples.total()))
-
-        scans = []
-        workers = min(self.workers, len(tasks))
-        for scan in run_tasks(WithObjects(scan_shard), tasks, workers=workers, on_progress=advance):
-            advance(ScanProgress(scan.number, scan.state.bytes, len(scan.keys)))
-            scans.append(scan)
-        return sorted(scans, key=lambda scan: scan.number)
-
-    def _total(self, tasks: Sequence[ScanTask]) -> int:
-        """Bytes of all shards."""
-        places = [task.place for task in tasks]
-        total = 0
-        for place, state in zip(places, states(places, self.objects), strict=True):
-            if not isinstance(state, State):
-                raise unreadable(place, state) from state
-            total += state.bytes
-        return total
 
     def _check_ends(self, places: Sequence[Location]) -> None:
         found = each(lambda place: check_ends(place, self.objects), places)
@@ -329,16 +414,28 @@ def _require_free(out: Location, objects: Objects) -> None:
     if isinstance(out, Path):
         if out.exists() and not out.is_dir():
             raise OutputConflict(f"{out} is a file, but packtrain writes a folder. Choose another name")
-        if out.is_dir() and os.listdir(out):
+        if out.is_dir() and any(path.name != PARTS and not is_temporary(path) for path in out.iterdir()):
             raise not_empty(out)
         return
     out.require_writable()
     names = {found.name for found in objects.list(out)}
-    strangers = [name for name in names if name not in (PLAN, REJECTS) and not name.startswith(f"{INDEX}/")]
-    if strangers or (names and PLAN not in names):
+    own = (f"{INDEX}/", f"{PARTS}/")
+    strangers = [name for name in names if name not in (PLAN, REJECTS) and not name.startswith(own)]
+    if strangers or (names and not names.intersection((PLAN, f"{PARTS}/{SHARD_LIST}"))):
         raise OutputConflict(f"{out} is not empty ({', '.join(sorted(names)[:3])}). Choose another address")
-    if names:
-        IndexPlan.fetch(out, objects)
+    if PLAN in names:
+        IndexPlan.load(out, objects)
+
+
+def _report_of(out: Location, objects: Objects) -> IndexReport | None:
+    """The report on an indexed dataset that is finished; None if there is none."""
+    try:
+        manifest = Manifest.parse(read(out / MANIFEST, MOST_BYTES, objects), out / MANIFEST)
+    except (FileNotFoundError, NotADirectoryError, NotThere):
+        return None
+    if manifest.base is None:
+        return None
+    return replace(_report(out, manifest, IndexPlan.load(out, objects), []), complete_before=True)
 
 
 def _rows(
@@ -349,8 +446,9 @@ def _rows(
     parts = [] if before is None else [before.rows_with(fields)]
     line = 0 if before is None else before.manifest.lines
     tables.refuse_rounded_labels(scans)
-    for scan, name in zip(scans, names, strict=True):
-        parts.append(tables.rows(scan, name, line, extensions, fields, rules.labels))
+    known = 0 if before is None else len(before.manifest.shards)
+    for number, (scan, name) in enumerate(zip(scans, names, strict=True), known):
+        parts.append(tables.rows(scan, number, name, line, extensions, fields, rules.labels))
         line += len(scan.keys)
     return parts
 

@@ -17,6 +17,7 @@ from packtrain._storage.location import Location, shard_place
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url
 
+from ..notes import PARTS
 from .shard_files import State, changed, state_of, states, unreadable
 
 _PLAIN: Final = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,250}}{re.escape(LINKED_SUFFIX)}")
@@ -54,7 +55,7 @@ class Compared:
     state: State
 
 
-def shard_places(folder: Path, manifest: Manifest) -> list[Location]:
+def shard_places(folder: Location, manifest: Manifest) -> list[Location]:
     """Where the shards of a dataset lie."""
     places = (shard_place(folder, manifest, number) for number in range(len(manifest.shards)))
     return [place if isinstance(place, Url) else Path(os.path.normpath(place)) for place in places]
@@ -169,7 +170,7 @@ def with_other_times(folder: Path, manifest: Manifest, before: str | None, objec
             ) from state
         if shard.link is None or state.bytes != shard.bytes:
             raise _other_bytes(places[number])
-        if state[1:] != (shard.link.modified_ns, shard.link.etag):
+        if (state.modified_ns, state.etag) != (shard.link.modified_ns, shard.link.etag):
             found.append(Comparison(number, places[number], shard))
     return found
 
@@ -200,7 +201,7 @@ def with_times(manifest: Manifest, compared: Sequence[Compared]) -> Manifest:
     for shard in compared:
         link = shards[shard.number].link
         assert link is not None
-        now = Link(link.path, *shard.state[1:])
+        now = Link(link.path, shard.state.modified_ns, shard.state.etag)
         shards[shard.number] = replace(shards[shard.number], link=now)
     return replace(manifest, shards=tuple(shards))
 
@@ -227,7 +228,7 @@ def require_no_strangers(folder: Path) -> None:
     Raises:
         OutputConflict: There is one.
     """
-    own = (PLAN, MANIFEST, REJECTS, INDEX)
+    own = (PLAN, MANIFEST, REJECTS, INDEX, PARTS)
     strangers = sorted(path.name for path in folder.iterdir() if path.name not in own and not is_temporary(path))
     if strangers:
         raise OutputConflict(

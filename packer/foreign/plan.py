@@ -8,20 +8,20 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Final, Self
 
 from packtrain._core.arguments import choice, unexpected
-from packtrain._core.document import MOST_BYTES, dump_document, load_document, parse_document, read_document
-from packtrain._core.errors import OutputConflict, UsageError
+from packtrain._core.document import MOST_BYTES, dump_document, parse_document, read_document
+from packtrain._core.errors import NotThere, OutputConflict, UsageError
 from packtrain._core.kinds import KINDS
 from packtrain._core.manifest import PLAN, VERSION
 from packtrain._core.options import PIXEL_MODES
+from packtrain._core.problems import reading
 from packtrain._core.schema import IMAGE, LABEL, RESERVED, FieldName, check_name
 from packtrain._core.suggestions import did_you_mean
 from packtrain._core.typed import Form, OneOf
-from packtrain._storage.location import Location
+from packtrain._storage.location import Location, read
 from packtrain._storage.remote.objects import Objects
-from packtrain._storage.remote.urls import Url
 
 _IMAGES: Final = (
     *("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "pnm"),
@@ -267,7 +267,7 @@ class IndexPlan:
         return hashlib.sha256(self.dump()).hexdigest()
 
     @classmethod
-    def load(cls, folder: Path) -> Self:
+    def load(cls, folder: Location, objects: Objects | None = None) -> Self:
         """Reads and checks the plan in `folder`.
 
         Raises:
@@ -275,21 +275,15 @@ class IndexPlan:
             UnsupportedVersion: It was written by a newer packtrain.
             UnreadableFile: It cannot be read.
             CorruptFile: It is damaged.
+            RemoteError: The object store does not answer as it should.
         """
         path = folder / PLAN
         try:
-            body = load_document(path, newest=VERSION)
-        except (FileNotFoundError, NotADirectoryError) as error:
+            with reading(Path(path), missing=False):
+                data = read(path, MOST_BYTES, objects)
+        except (FileNotFoundError, NotADirectoryError, NotThere) as error:
             raise OutputConflict(f"{folder} is not an indexed dataset: it has no {PLAN}") from error
-        return cls._of(body, folder)
-
-    @classmethod
-    def fetch(cls, url: Url, objects: Objects) -> Self:
-        """Reads and checks the plan at an address; raises the same errors as `load`, and RemoteError."""
-        return cls._of(read_document(objects.read(url / PLAN, MOST_BYTES), url / PLAN, newest=VERSION), url)
-
-    @classmethod
-    def _of(cls, body: dict[str, Any], folder: Location) -> Self:
+        body = read_document(data, path, newest=VERSION)
         if body.get("made_by") != _INDEX:
             raise OutputConflict(f"{folder} holds a dataset that was packed: index into another folder")
-        return parse_document(cls, body, folder / PLAN)
+        return parse_document(cls, body, path)

@@ -11,7 +11,7 @@ from packtrain._codec.masks import png_header
 from packtrain._codec.pillow import open_image
 from packtrain._codec.values import decode_json, parse_npy
 from packtrain._core.errors import UsageError
-from packtrain._core.schema import check_array
+from packtrain._core.schema import Field, check_array
 
 from ..lists.labels import LARGEST_FLOAT32
 from .shard_files import LARGEST_VIEW
@@ -36,33 +36,6 @@ class ImageFacts(NamedTuple):
     height: int
     orientation: int = 1
     wide: bool = False
-
-
-class ArrayFacts(NamedTuple):
-    """Type and shape of arrays.
-
-    Attributes:
-        dtype: numpy type string.
-        shape: Their shape; the first size is None if they differ in it.
-        problem: Why they can be a field only as bytes, or "".
-    """
-
-    dtype: str
-    shape: tuple[int | None, ...]
-    problem: str = ""
-
-    def joined(self, other: ArrayFacts) -> ArrayFacts:
-        """What is true of these arrays and of others."""
-        if self == other or self.problem:
-            return self
-        if other.problem:
-            return other
-        if self.dtype == other.dtype and self.shape and other.shape and self.shape[1:] == other.shape[1:]:
-            return ArrayFacts(self.dtype, (None, *self.shape[1:]))
-        return ArrayFacts("", (), f"there are arrays of {self} and of {other}")
-
-    def __str__(self) -> str:
-        return f"{self.dtype} {list(self.shape)}".replace("None", "any")
 
 
 def image_facts(data: memoryview) -> ImageFacts:
@@ -217,16 +190,18 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-def array_facts(data: memoryview, size: int) -> ArrayFacts:
-    """Reads the header of an `.npy` file of `size` bytes, of which `data` is the beginning. Never unpickles."""
+def array_field(data: memoryview, size: int) -> Field:
+    """Reads the header of an `.npy` file of `size` bytes, of which `data` is the beginning. Never unpickles.
+
+    Returns:
+        A field of such arrays, or of bytes if readers cannot take them for arrays.
+    """
     try:
         dtype, shape, _ = parse_npy(data, size)
         check_array("array", dtype, shape)
-    except UsageError as error:
-        return ArrayFacts("", (), str(error).removeprefix("field array: "))
-    except ValueError as error:
-        return ArrayFacts("", (), str(error))
-    return ArrayFacts(dtype, shape)
+    except (UsageError, ValueError):
+        return Field("array", "bytes")
+    return Field("array", "array", dtype=dtype, shape=shape)
 
 
 def check_viewable(size: int) -> None:

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from array import array
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
 
-from packtrain._core.errors import NotThere, PackError
-from packtrain._core.schema import LABEL
-from packtrain._storage.location import Location
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from packtrain._core.errors import NotThere, PackError, ShardFailed
+from packtrain._core.files import file_errors
+from packtrain._core.schema import LABEL, Field
+from packtrain._core.typed import parse_json
+from packtrain._storage.location import Location, write
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url
 
+from ..facts import join_fields
 from . import records
 from .headers import BLOCK, BadArchive, Member, compression, members, shown
 from .plan import Rules
-from .records import ArrayFacts, ImageFacts, Label, Unfit
+from .records import ImageFacts, Label, Unfit
 from .shard_files import Pieces, ShardFile, State, changed, ends, opened, unreadable
 
 _REPORT_MEMBERS: Final = 512
@@ -24,6 +36,10 @@ _HEAD: Final = 64 * 1024
 _CHECKS: Final = {"text": records.check_text, "json": records.parse_json}
 """What looks at the whole of a member, by the kind of its field."""
 MOST_EXTENSIONS: Final = 64
+_SCANNER: Final = 1
+"""Version of what is found in a shard: notes of other versions are not used."""
+_SUFFIX: Final = ".scan"
+_CHECKSUM_BYTES: Final = 4
 
 
 @dataclass(frozen=True)
@@ -34,11 +50,13 @@ class ScanTask:
         number: Number of the shard.
         place: The shard.
         rules: How its extensions are to be understood.
+        notes: Folder in which the note of the scan is kept.
     """
 
     number: int
     place: Location
     rules: Rules
+    notes: Location
 
     def __str__(self) -> str:
         return f"indexing {self.place}"
@@ -59,48 +77,66 @@ class ScanProgress:
     samples: int
 
 
-@dataclass
-class Found:
-    """The members of a shard with one extension. All arrays have one entry per member.
+_MASKS: Final = tuple(Field("mask", "mask", encoding="png", dtype=dtype) for dtype in ("|u1", "<u2"))
+"""Fields of masks of 8 and of 16 bits."""
+_COLUMNS: Final = {"sample": "q", "offset": "q", "length": "q", "crc32c": "I"}
+_PIXEL_COLUMNS: Final = {"width": "i", "height": "i", "orientation": "B"}
+Integers = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Extension:
+    """The members of a shard with one extension.
 
     Attributes:
-        kind: What they are: ``"label"``, or the kind of a field.
-        samples: Number of the sample in the shard.
-        offsets: Offset of the content.
-        lengths: Size of the content in bytes.
-        checksums: crc32c of the content.
-        widths: Width in pixels, of images and masks.
-        heights: Height in pixels.
-        orientations: EXIF orientation.
-        wide: True if a mask has 16 bits.
-        form: Type and shape of all arrays together.
+        name: The extension.
+        kind: ``"label"``, or the kind of a field.
+        field: A field that has room for all of them, under any name; None where the kind says all.
     """
 
+    name: str
     kind: str
-    samples: array[int] = field(default_factory=lambda: array("q"))
-    offsets: array[int] = field(default_factory=lambda: array("q"))
-    lengths: array[int] = field(default_factory=lambda: array("q"))
-    checksums: array[int] = field(default_factory=lambda: array("I"))
-    widths: array[int] = field(default_factory=lambda: array("i"))
-    heights: array[int] = field(default_factory=lambda: array("i"))
-    orientations: array[int] = field(default_factory=lambda: array("B"))
-    wide: bool = False
-    form: ArrayFacts | None = None
+    field: Field | None = None
 
-    def add(self, sample: int, member: Member, checksum: int, facts: ImageFacts | ArrayFacts | None) -> None:
+    @property
+    def codes(self) -> dict[str, str]:
+        """Type codes of the columns of `Found`, by their names."""
+        return _COLUMNS | _PIXEL_COLUMNS if self.kind in ("image", "mask") else _COLUMNS
+
+
+class Found:
+    """The members of a shard with one extension.
+
+    Attributes:
+        extension: What they have in common.
+        columns: One value per member, by the name of the column: ``sample``, the number of its sample in the shard;
+            and as in the index ``offset``, ``length`` and ``crc32c``, for images and masks also ``width``, ``height``
+            and ``orientation``.
+    """
+
+    def __init__(self, extension: Extension, columns: Mapping[str, Any] | None = None) -> None:
+        self.extension = extension
+        self.columns: Mapping[str, Any] = columns or {name: array(code) for name, code in extension.codes.items()}
+
+    def add(self, sample: int, member: Member, checksum: int, facts: ImageFacts | Field | None) -> None:
         """Takes one more member."""
-        self.samples.append(sample)
-        self.offsets.append(member.offset)
-        self.lengths.append(member.size)
-        self.checksums.append(checksum)
-        if self.kind in ("image", "mask"):
+        kind, needed = self.extension.kind, None
+        values: tuple[int, ...] = sample, member.offset, member.size, checksum
+        if kind in ("image", "mask"):
             image = facts if isinstance(facts, ImageFacts) else ImageFacts(0, 0)
-            self.widths.append(image.width)
-            self.heights.append(image.height)
-            self.orientations.append(image.orientation)
-            self.wide = self.wide or image.wide
-        elif isinstance(facts, ArrayFacts):
-            self.form = facts if self.form is None else self.form.joined(facts)
+            values += image[:3]
+            needed = _MASKS[image.wide] if kind == "mask" else None
+        elif isinstance(facts, Field):
+            needed = facts
+        if needed is not None and needed != self.extension.field:
+            self.extension = replace(self.extension, field=joined(self.extension.field, needed))
+        for column, value in zip(self.columns.values(), values, strict=True):
+            column.append(value)
+
+
+def joined(here: Field | None, there: Field) -> Field:
+    """Returns a field that has room for the records of both; a field of bytes if no other has."""
+    return there if here is None else join_fields(here, there) or Field(here.name, "bytes")
 
 
 @dataclass(frozen=True)
@@ -108,7 +144,6 @@ class Scan:
     """What is in one shard.
 
     Attributes:
-        number: Number of the shard.
         state: What it was like.
         crc32c: crc32c of all its bytes.
         keys: Key of each sample.
@@ -118,7 +153,6 @@ class Scan:
         left_out: Number of members that belong to no sample.
     """
 
-    number: int
     state: State
     crc32c: int
     keys: list[bytes]
@@ -127,8 +161,92 @@ class Scan:
     unfit: dict[int, str]
     left_out: int
 
+    def dump(self) -> bytes:
+        """The content of the note: two lines of JSON, the keys and columns one after the other, and a checksum."""
+        found = self.found.values()
+        facts = _Facts(
+            self.state,
+            self.crc32c,
+            self.left_out,
+            tuple(members.extension for members in found),
+            tuple(len(members.columns["sample"]) for members in found),
+        )
+        by_sample = [
+            [len(key) for key in self.keys],
+            [*map(self.labels.get, range(len(self.keys)))],
+            [*self.unfit.items()],
+        ]
+        lines = [json.dumps(part).encode() for part in (asdict(facts), by_sample)]
+        columns = [column.tobytes() for members in found for column in members.columns.values()]
+        content = b"\n".join([*lines, b"".join([*self.keys, *columns])])
+        return content + crc32c(content).to_bytes(_CHECKSUM_BYTES, "little")
 
-def scan_shard(task: ScanTask, report: Callable[[ScanProgress], None], objects: Objects) -> Scan:
+    @classmethod
+    def parse(cls, content: bytes) -> Self:
+        """Reads a note.
+
+        Raises:
+            ValueError: The note is damaged.
+        """
+        data, checksum = content[:-_CHECKSUM_BYTES], content[-_CHECKSUM_BYTES:]
+        if crc32c(data).to_bytes(_CHECKSUM_BYTES, "little") != checksum:
+            raise ValueError("another checksum")
+        line, by_sample, rest = data.split(b"\n", 2)
+        facts = parse_json(_Facts, line)
+        sizes, labels, unfit = json.loads(by_sample)
+        ends = list(accumulate(sizes, initial=0))
+        keys, place, found = [rest[start:end] for start, end in pairwise(ends)], ends[-1], dict[str, Found]()
+        for extension, count in zip(facts.extensions, facts.members, strict=True):
+            columns = {}
+            for name, code in extension.codes.items():
+                columns[name] = np.frombuffer(rest, code, count, place)
+                place += columns[name].nbytes
+            if (np.diff(columns["sample"], prepend=-1, append=len(keys)) <= 0).any():
+                raise ValueError(f"members of {extension.name} of no sample")
+            found[extension.name] = Found(extension, columns)
+        if len(labels) != len(keys) or not all(0 <= sample < len(keys) for sample, _ in unfit):
+            raise ValueError("a sample that is not there")
+        return cls(
+            facts.state,
+            facts.crc32c,
+            keys,
+            found,
+            {sample: label for sample, label in enumerate(labels) if label is not None},
+            dict(unfit),
+            facts.left_out,
+        )
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """The first line of a note.
+
+    Attributes:
+        members: Number of members with each extension.
+    """
+
+    state: State
+    crc32c: int
+    left_out: int
+    extensions: tuple[Extension, ...]
+    members: tuple[int, ...]
+
+
+def note_name(rules: Rules, shard: Location, state: State) -> str:
+    """Name of the note of a scan: a digest of all that decides what is in the note."""
+    return hashlib.sha256(repr((_SCANNER, rules, str(shard), state)).encode()).hexdigest()[:40] + _SUFFIX
+
+
+def scan_shard(task: ScanTask, report: Callable[[ScanProgress], None], objects: Objects) -> ScanProgress:
+    """Reads a shard, and keeps a note of what is in it; raises the same errors as `read_shard`, and NoSpace."""
+    scan = read_shard(task, report, objects)
+    # The folder goes when another process publishes the dataset, which needs no more notes.
+    with file_errors(Path(task.notes), ShardFailed), suppress(FileNotFoundError):
+        write(task.notes / note_name(task.rules, task.place, scan.state), scan.dump(), objects)
+    return ScanProgress(task.number, scan.state.bytes, len(scan.keys))
+
+
+def read_shard(task: ScanTask, report: Callable[[ScanProgress], None], objects: Objects) -> Scan:
     """Reads a shard.
 
     Raises:
@@ -186,7 +304,6 @@ class _Scanner:
         if self._file.state() != self._before:
             raise changed(self._task.place)
         return Scan(
-            number=self._task.number,
             state=self._before,
             crc32c=checksum,
             keys=grouping.keys,
@@ -198,17 +315,18 @@ class _Scanner:
 
     def _take(self, sample: int, extension: str, member: Member) -> None:
         if (found := self._found.get(extension)) is None:
-            found = self._found[extension] = Found(self._task.rules.kind(extension))
-        facts: ImageFacts | ArrayFacts | None = None
+            found = self._found[extension] = Found(Extension(extension, self._task.rules.kind(extension)))
+        kind = found.extension.kind
+        facts: ImageFacts | Field | None = None
         try:
-            facts = self._look(found.kind, extension, sample, member)
+            facts = self._look(kind, extension, sample, member)
         except Unfit as error:
             self._unfit.setdefault(sample, f"{shown(member.name)}, byte {member.offset}: {error}")
         # The label is a column of the index, and not a record.
-        checksum = 0 if found.kind == LABEL else self._pieces.checksum(member.offset, member.size)
+        checksum = 0 if kind == LABEL else self._pieces.checksum(member.offset, member.size)
         found.add(sample, member, checksum, facts)
 
-    def _look(self, kind: str, extension: str, sample: int, member: Member) -> ImageFacts | ArrayFacts | None:
+    def _look(self, kind: str, extension: str, sample: int, member: Member) -> ImageFacts | Field | None:
         """Looks at the content of a member as far as its kind needs it."""
         view = self._pieces.view
         if kind == LABEL:
@@ -218,7 +336,7 @@ class _Scanner:
             value = records.parse_json(view(member.offset, member.size))
             self._labels[sample] = records.json_label(value, key)
         elif kind == "array":
-            return records.array_facts(view(member.offset, min(member.size, _HEAD)), member.size)
+            return records.array_field(view(member.offset, min(member.size, _HEAD)), member.size)
         elif kind == "mask":
             return records.mask_facts(view(member.offset, min(member.size, _HEAD)))
         elif kind == "image" or kind in _CHECKS:

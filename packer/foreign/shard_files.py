@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from crc32c import crc32c
 from typing_extensions import override
@@ -39,7 +39,8 @@ _READ: Final = MiB // 2
 """Bytes that are read and checksummed at a time: they are still in the processor's cache then."""
 
 
-class State(NamedTuple):
+@dataclass(frozen=True)
+class State:
     """What tells one content of a shard from another without reading it.
 
     Attributes:

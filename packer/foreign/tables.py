@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,25 +19,17 @@ from packtrain._core.schema import IMAGE, LABEL, Field, Schema
 from packtrain._storage.location import Location
 
 from ..columns import ShardColumns, missing_columns
+from ..facts import join_fields
 from ..listing import Reject
 from ..lists.labels import is_exact, rounded_label
 from ..rejects import read_rejects
 from .headers import shown
 from .links import AGAIN, shard_places
 from .plan import FieldRule, IndexPlan, Rules
-from .records import ArrayFacts, Label
-from .scan import Found, Scan
+from .records import Label
+from .scan import Extension, Scan, joined
 
 Arrays = dict[str, npt.NDArray[Any]]
-_SOURCES: Final = {
-    "offset": "offsets",
-    "length": "lengths",
-    "crc32c": "checksums",
-    "width": "widths",
-    "height": "heights",
-    "orientation": "orientations",
-}
-"""The columns of a field, and where a scan has them."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +104,10 @@ class Before:
         if IMAGE not in fields and any(field.name == IMAGE for field in new):
             raise PackError(f"the new shards have images, and the dataset has none. {AGAIN}")
         for field in new:
-            fields[field.name] = _joined(fields[field.name], field) if field.name in fields else field
+            together = join_fields(fields.get(field.name, field), field)
+            if together is None:
+                raise PackError(f"the field {field.name!r} of the new shards does not fit that of the dataset. {AGAIN}")
+            fields[field.name] = together
         return tuple(fields.values())
 
 
@@ -126,10 +120,10 @@ def settle(rules: Rules, scans: Iterable[Scan]) -> tuple[Rules, tuple[Field, ...
     Raises:
         UsageError: Two fields would have the same name.
     """
-    found: dict[str, list[Found]] = {}
+    found: dict[str, list[Extension]] = {}
     for scan in scans:
         for extension, members in scan.found.items():
-            found.setdefault(extension, []).append(members)
+            found.setdefault(extension, []).append(members.extension)
     fields: dict[str, Field] = {}
     settled = {rule.extension: rule for rule in rules.fields}
     names = rules.names(found)
@@ -142,34 +136,28 @@ def settle(rules: Rules, scans: Iterable[Scan]) -> tuple[Rules, tuple[Field, ...
     return replace(rules, fields=tuple(settled.values()), masks=(), labels=labels), ordered
 
 
-def _field(name: str, found: Sequence[Found], mode: str) -> Field:
+def _field(name: str, found: Sequence[Extension], mode: str) -> Field:
     kind = found[0].kind
     if kind == "image":
         return Field(name, kind, store=StoreOptions("verbatim", mode=mode))
-    if kind == "mask":
-        return mask_field(name, wide=any(members.wide for members in found))
-    if kind == "array":
-        return array_field(name, reduce(ArrayFacts.joined, (each.form for each in found if each.form is not None)))
-    return Field(name, kind)
-
-
-def mask_field(name: str, *, wide: bool) -> Field:
-    """A mask of 8 or 16 bits."""
-    return Field(name, "mask", encoding="png", dtype="<u2" if wide else "|u1")
-
-
-def array_field(name: str, form: ArrayFacts) -> Field:
-    """A field of arrays; of bytes, if they do not fit together."""
-    return Field(name, "bytes") if form.problem else Field(name, "array", dtype=form.dtype, shape=form.shape)
+    fields = [extension.field for extension in found if extension.field is not None]
+    return replace(reduce(joined, fields), name=name) if fields else Field(name, kind)
 
 
 def rows(
-    scan: Scan, shard: str, first_line: int, names: Mapping[str, str], fields: Sequence[Field], labels: bool
+    scan: Scan,
+    number: int,
+    shard: str,
+    first_line: int,
+    names: Mapping[str, str],
+    fields: Sequence[Field],
+    labels: bool,
 ) -> Rows:
     """The rows of one shard.
 
     Args:
         scan: What was found in it.
+        number: Its number in the dataset.
         shard: Its name in the dataset.
         first_line: Number of its first sample.
         names: Name of the field of each extension.
@@ -194,7 +182,7 @@ def rows(
         _refuse(refused, lacking, lambda sample: f"no label{_there(scan, sample)}")
     paths = [shard.encode() + b"/" + key for key in scan.keys]
     taken = np.setdiff1d(np.arange(count), np.fromiter(refused, np.int64, len(refused)))
-    arrays |= {"line": first_line + np.arange(count), "shard": np.full(count, scan.number, ROW_COLUMNS["shard"])}
+    arrays |= {"line": first_line + np.arange(count), "shard": np.full(count, number, ROW_COLUMNS["shard"])}
     return Rows(
         columns=ShardColumns(arrays, text_column(paths, count)).rows(taken),
         labels=[scan.labels[sample] for sample in taken.tolist()] if labels else None,
@@ -218,18 +206,18 @@ def refuse_rounded_labels(scans: Sequence[Scan]) -> None:
 def _columns(scan: Scan, shard: str, count: int, names: Mapping[str, str], field: Field) -> Arrays:
     columns, prefix = missing_columns(field, count), field.prefix
     for extension, found in scan.found.items():
-        if names.get(extension) != field.name or found.kind == LABEL:
+        if names.get(extension) != field.name or found.extension.kind == LABEL:
             continue
-        samples = np.asarray(found.samples)
+        samples = found.columns["sample"]
         if (twice := samples[columns[f"{prefix}length"][samples] >= 0]).size:
             sample = int(twice[0])
-            first, place = columns[f"{prefix}offset"][sample], found.offsets[found.samples.index(sample)]
+            first, place = columns[f"{prefix}offset"][sample], found.columns["offset"][samples == sample][0]
             raise PackError(
                 f"{shard}: the sample {shown(scan.keys[sample])} has two members for the field {field.name!r}, at "
                 f"bytes {first} and {place}: name one of them with --field NAME={extension}"
             )
         for name, values in columns.items():
-            values[samples] = np.asarray(getattr(found, _SOURCES[name.removeprefix(prefix)]))
+            values[samples] = found.columns[name.removeprefix(prefix)]
     return columns
 
 
@@ -254,12 +242,8 @@ def _refuse_other_sizes(refused: dict[int, str], arrays: Arrays, field: Field) -
 
 
 def _there(scan: Scan, sample: int) -> str:
-    # The numbers ascend.
-    there = [
-        extension
-        for extension, found in scan.found.items()
-        if found.samples[min(bisect_left(found.samples, sample), len(found.samples) - 1)] == sample
-    ]
+    samples = {extension: found.columns["sample"] for extension, found in scan.found.items()}
+    there = [extension for extension, found in samples.items() if np.diff(np.searchsorted(found, [sample, sample + 1]))]
     return f": it has only {', '.join(there)}" if there else ""
 
 
@@ -288,18 +272,6 @@ def settle_labels(parts: Sequence[Rows], before: Manifest | None) -> tuple[Label
     if before is not None and (spec, classes is None) != (before.labels, before.classes is None):
         raise PackError(f"the labels of the new shards are of another type than those of the dataset. {AGAIN}")
     return spec, classes
-
-
-def _joined(old: Field, new: Field) -> Field:
-    if old.kind == new.kind == "mask":
-        return mask_field(old.name, wide="<u2" in (old.dtype, new.dtype))
-    joined = new
-    if old.kind == new.kind == "array":
-        form = ArrayFacts(old.dtype or "", old.shape or ()).joined(ArrayFacts(new.dtype or "", new.shape or ()))
-        joined = array_field(old.name, form)
-    if joined.kind != old.kind:
-        raise PackError(f"the field {old.name!r} of the new shards does not fit that of the dataset. {AGAIN}")
-    return joined if joined.kind == "array" else old
 
 
 def _rows(folder: Path, manifest: Manifest) -> Rows:

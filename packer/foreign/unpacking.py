@@ -23,6 +23,7 @@ from packtrain._storage.location import Location
 from packtrain._storage.remote.urls import Url
 
 from ..engine import run_tasks
+from ..parts import Part
 from .headers import BLOCK, BadArchive, check_sum, compression
 
 _PIECE: Final = MiB
@@ -50,7 +51,9 @@ class _Unpacking:
         return f"decompressing {self.shard}"
 
 
-def unpacked_shards(shards: Sequence[Location], folder: Path, *, workers: int) -> list[Location]:
+def unpacked_shards(
+    shards: Sequence[Location], folder: Path, *, workers: int, part: Part | None = None
+) -> list[Location]:
     """Decompresses those of the shards that are compressed.
 
     A shard that was decompressed before, and has not changed since, is left as it is.
@@ -60,9 +63,10 @@ def unpacked_shards(shards: Sequence[Location], folder: Path, *, workers: int) -
         folder: Where the decompressed ones go, each with the name and the time of the compressed one, below a folder
             that is named by what the path of that one is.
         workers: Number of worker processes.
+        part: Part of the shards to which decompressing is confined; None for all.
 
     Returns:
-        All shards, none of them compressed, in the same order.
+        All shards by their decompressed names, in the same order.
 
     Raises:
         PackError: A shard cannot be read, or is damaged.
@@ -72,14 +76,15 @@ def unpacked_shards(shards: Sequence[Location], folder: Path, *, workers: int) -
     """
     folder = Path(os.path.abspath(folder))
     places, tasks = list[Location](), []
-    for shard in shards:
+    own = range(len(shards)) if part is None else part.shards(len(shards))
+    for number, shard in enumerate(shards):
         if isinstance(shard, Url) or _compression(shard) is None:
             places.append(shard)
             continue
         of = hashlib.sha256(os.fsencode(os.path.realpath(shard))).hexdigest()[:8]
         target = folder / of / f"{_SUFFIX.sub('', shard.name)}.tar"
         places.append(target)
-        if not _is_there(target, shard):
+        if number in own and not _is_there(target, shard):
             tasks.append(_Unpacking(shard, target))
     for _ in run_tasks(_unpack, tasks, workers=min(workers, len(tasks)), on_progress=lambda _: None):
         pass

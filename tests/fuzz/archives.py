@@ -17,7 +17,7 @@ from crc32c import crc32c
 from packtrain._core.errors import PackError
 from packtrain._packer.foreign.headers import BLOCK, BadArchive, members
 from packtrain._packer.foreign.plan import Rules
-from packtrain._packer.foreign.scan import ScanTask, scan_shard, split_name
+from packtrain._packer.foreign.scan import Scan, ScanTask, read_shard, split_name
 from packtrain._storage.remote.client import ObjectStore
 
 MOST_BYTES = 16 << 20
@@ -101,16 +101,16 @@ def _scanned(path: Path, data: bytes) -> list[Record] | None:
     """Key, extension and place of all members of samples; None if the shard is refused."""
     path.write_bytes(data)
     try:
-        scan = scan_shard(ScanTask(0, path, Rules()), lambda _: None, ObjectStore())
+        # What the note keeps.
+        scan = Scan.parse(read_shard(ScanTask(0, path, Rules(), path.parent), lambda _: None, ObjectStore()).dump())
     except PackError:
         return None
     assert scan.crc32c == crc32c(data)
     records = []
     for extension, found in scan.found.items():
-        for sample, offset, length, checksum in zip(
-            found.samples, found.offsets, found.lengths, found.checksums, strict=True
-        ):
-            assert found.kind == "label" or checksum == crc32c(data[offset : offset + length])
+        columns = [found.columns[name].tolist() for name in ("sample", "offset", "length", "crc32c")]
+        for sample, offset, length, checksum in zip(*columns, strict=True):
+            assert found.extension.kind == "label" or checksum == crc32c(data[offset : offset + length])
             records.append((scan.keys[sample], extension, offset, length))
     return sorted(records)
 

@@ -327,7 +327,7 @@ def test_orientation_and_size_come_from_the_header(tmp_path: Path) -> None:
 def test_what_is_no_sample_is_named_with_its_place(tmp_path: Path, members: Any, why: str) -> None:
     with pytest.raises(PackError, match=why):
         indexed(tmp_path, members)
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 def test_shards_that_cannot_be_indexed_are_all_named_at_once(tmp_path: Path) -> None:

@@ -1,0 +1,191 @@
+"""Notes of scans, in the folder ``parts`` of a dataset that is being indexed, and the list of shards beside them.
+
+A note is named by all that decides its content: scanner, rules, and location and state of the shard. So a note serves
+every run that wants this shard as it is, and a run that continues an earlier one scans only what has no note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from typing import Final, Self
+
+from packtrain._core.document import MOST_BYTES, dump_document, parse_document, read_document
+from packtrain._core.errors import NotThere, OutputConflict, PackError
+from packtrain._core.files import make_folder
+from packtrain._core.manifest import VERSION
+from packtrain._storage.location import Location, names_in, object_store, read, remove, write
+from packtrain._storage.remote.objects import Objects
+from packtrain._storage.remote.urls import Url, place_of
+
+from ..notes import PARTS, make_parts
+from ..publishing import LOCK, only_writer
+from .plan import Rules
+from .scan import Scan, note_name
+from .shard_files import State, states, unreadable
+
+SHARD_LIST: Final = "shards.json"
+"""File in ``parts`` that holds the list."""
+_MOST_NOTE_BYTES: Final = 4 << 30
+
+
+@dataclass(frozen=True)
+class ShardList:
+    """The content of ``parts/shards.json``: the shards that are being indexed, and how.
+
+    Attributes:
+        rules: What each extension is, as far as it was given, and where labels come from.
+        shards: Path or address of each new shard.
+        written_by: Program and version that the dataset will name.
+    """
+
+    rules: Rules
+    shards: tuple[str, ...]
+    written_by: str
+
+    @property
+    def locations(self) -> list[Location]:
+        """Where the shards lie."""
+        return [place_of("shards", shard) for shard in self.shards]
+
+    @classmethod
+    def load(cls, out: Location, objects: Objects) -> Self | None:
+        """Reads the list beside the notes of `out`; None if nothing is being indexed there.
+
+        Raises:
+            UnsupportedVersion: A newer packtrain wrote the list.
+            CorruptFile: The list is damaged.
+            OSError: The list cannot be read.
+            RemoteError: The object store does not answer as it should.
+        """
+        path = out / PARTS / SHARD_LIST
+        try:
+            data = read(path, MOST_BYTES, objects)
+        except (FileNotFoundError, NotADirectoryError, NotThere):
+            return None
+        return parse_document(cls, read_document(data, path, newest=VERSION), path)
+
+    @contextmanager
+    def working(self, out: Location, objects: Objects, *, shared: bool) -> Iterator[ScanNotes]:
+        """Gives the notes of `out`, once this list lies beside them, while nobody works there without parts.
+
+        Args:
+            out: Where the dataset will lie, or lies that is updated.
+            objects: Connection to object stores.
+            shared: True for a part, of which all have the same list.
+
+        Raises:
+            OutputConflict: Another process works there; or a part has another list than those before it.
+        """
+        with _lock(out, shared=shared):
+            body = {"version": VERSION, **asdict(self)}
+            path = out / PARTS / SHARD_LIST
+            if not write(path, dump_document(body), objects, new=True) and self.load(out, objects) != self:
+                if shared:
+                    raise OutputConflict(
+                        f"{out} is being indexed with other shards or other options: give each part the same, or "
+                        "remove the folder to begin again"
+                    )
+                write(path, dump_document(body), objects)
+            yield ScanNotes(out, self, objects)
+
+
+@contextmanager
+def _lock(out: Location, *, shared: bool) -> Iterator[None]:
+    """Keeps others away from a folder of this machine. Object stores have no locks."""
+    if isinstance(out, Url):
+        yield
+        return
+    make_folder(out)
+    make_parts(out)
+    lock = out / PARTS / LOCK
+    lock.touch()
+    with only_writer(lock, shared=shared):
+        yield
+
+
+class ScanNotes:
+    """The notes of the shards of a list."""
+
+    def __init__(self, out: Location, listed: ShardList, objects: Objects) -> None:
+        self.folder: Final = out / PARTS
+        self._listed = listed
+        self._locations = listed.locations
+        self._objects = objects
+
+    def states(self, numbers: Sequence[int], *, lenient: bool = False) -> dict[int, State]:
+        """What shards are like now; without those that cannot be looked at, if `lenient`.
+
+        Raises:
+            PackError: A shard cannot be looked at.
+        """
+        found: dict[int, State] = {}
+        locations = [self._locations[number] for number in numbers]
+        for number, location, state in zip(numbers, locations, states(locations, self._objects), strict=True):
+            if isinstance(state, State):
+                found[number] = state
+            elif not lenient:
+                raise unreadable(location, state) from state
+        return found
+
+    def missing(self, found: Mapping[int, State]) -> list[int]:
+        """The numbers of the shards that have no note in these states."""
+        names = names_in(self.folder, self._objects)
+        return [number for number, state in found.items() if self._name(number, state) not in names]
+
+    def lacking(self) -> list[int]:
+        """The numbers of all shards that have no note, or cannot be looked at."""
+        everything = range(len(self._locations))
+        found = self.states(everything, lenient=True)
+        return sorted({*everything} - {*found} | {*self.missing(found)})
+
+    def read(self, found: Mapping[int, State]) -> list[Scan | None]:
+        """Reads the notes of shards in these states. One that is damaged is removed, and None."""
+        return [self._read(self.folder / self._name(number, state)) for number, state in found.items()]
+
+    def all_scans(self) -> list[Scan]:
+        """Reads the notes of all shards.
+
+        Raises:
+            PackError: A shard has no note, or has changed since.
+        """
+        everything = range(len(self._locations))
+        found = self.states(everything)
+        lacking = self.missing(found)
+        scans = [] if lacking else self.read(found)
+        lacking += [number for number, scan in enumerate(scans) if scan is None]
+        if lacking:
+            more = f" and {len(lacking) - 1} more" if lacking[1:] else ""
+            raise PackError(
+                f"{len(lacking)} of {len(everything)} shards have not been read, or have changed since: "
+                f"{self._locations[lacking[0]]}{more}. Run the index commands again, which read what is missing"
+            )
+        return [scan for scan in scans if scan is not None]
+
+    def _name(self, number: int, state: State) -> str:
+        return note_name(self._listed.rules, self._locations[number], state)
+
+    def _read(self, note: Location) -> Scan | None:
+        data = read(note, _MOST_NOTE_BYTES, self._objects)
+        try:
+            return Scan.parse(data)
+        except MemoryError:
+            raise
+        except Exception:
+            # Whoever wrote the note may have written anything.
+            remove(note, self._objects)
+            return None
+
+    def remove(self) -> None:
+        """Removes all notes from an object store, and the list last."""
+        for name in sorted(names_in(self.folder, self._objects), key=SHARD_LIST.__eq__):
+            remove(self.folder / name, self._objects)
+
+
+def scans_of(out: Location) -> tuple[tuple[str, ...], list[int]] | None:
+    """Returns the shards that are being indexed in `out`, and the numbers of those without a note; None if none are."""
+    with closing(object_store()) as objects:
+        if (listed := ShardList.load(out, objects)) is None:
+            return None
+        return listed.shards, ScanNotes(out, listed, objects).lacking()
