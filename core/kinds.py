@@ -40,57 +40,20 @@ class Kind:
     sent: str | None = None
 
 
+_TEXTS: Final = "Texts, or paths of text files."
+_JSON: Final = "JSON, or paths of JSON files."
+_ARRAYS: Final = "Lists of numbers, or paths of .npy files."
+_FILES: Final = "Paths of other files, or binary values of Parquet."
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
     {
         kind.name: kind
         for kind in (
-            Kind(
-                name="image",
-                option="image-field",
-                help="Paths of further images.",
-                by_path=True,
-            ),
-            Kind(
-                name="mask",
-                option="mask",
-                help="Paths of masks: images of class indices.",
-                by_path=True,
-            ),
-            Kind(
-                name="text",
-                option="text",
-                help="Texts, or paths of text files.",
-                extension="txt",
-                columns=("strings", "binary values"),
-                may_be_empty=True,
-                sent="text",
-            ),
-            Kind(
-                name="json",
-                option="json-field",
-                help="JSON, or paths of JSON files.",
-                extension="json",
-                columns=("strings", "structs"),
-                written="json",
-                sent="json",
-            ),
-            Kind(
-                name="array",
-                option="array",
-                help="Lists of numbers, or paths of .npy files.",
-                columns=("strings", "numbers"),
-                written="numbers",
-            ),
-            Kind(
-                name="bytes",
-                option="bytes",
-                help="Paths of other files, or binary values of Parquet.",
-                extension="bin",
-                columns=("binary values",),
-                by_path=True,
-                may_be_empty=True,
-                sent="bytes",
-            ),
+            Kind("image", "image-field", "Paths of further images.", by_path=True),
+            Kind("mask", "mask", "Paths of masks: images of class indices.", by_path=True),
+            Kind("text", "text", _TEXTS, "txt", ("strings", "binary values"), may_be_empty=True, sent="text"),
+            Kind("json", "json-field", _JSON, "json", ("strings", "structs"), written="json", sent="json"),
+            Kind("array", "array", _ARRAYS, columns=("strings", "numbers"), written="numbers"),
+            Kind("bytes", "bytes", _FILES, "bin", ("binary values",), by_path=True, may_be_empty=True, sent="bytes"),
         )
     }
 )

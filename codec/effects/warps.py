@@ -91,14 +91,16 @@ class Affine(Warp):
     """Takes pixel (x, y) of the result from (a x + b y + c, d x + e y + f); the size stays.
 
     Attributes:
-        matrix: a, b, c, d, e, f, for the centres of pixels as `PIL.Image.Image.transform` takes them.
+        coefficients: a, b, c, d, e, f, for the centres of pixels as `PIL.Image.Image.transform` takes them.
         resample: 0 for the nearest pixel, 2 for bilinear, 3 for bicubic.
         fill: Colour outside the image.
     """
 
-    matrix: tuple[float, float, float, float, float, float]
+    coefficients: tuple[float, ...]
     resample: int = NEAREST
     fill: Fill = (0,)
+    method: ClassVar[str] = "AFFINE"
+    """The name in `PIL.Image.Transform`."""
 
     @classmethod
     @override
@@ -108,12 +110,27 @@ class Affine(Warp):
 
     @override
     def way(self, width: int, height: int) -> Way:
-        return Way(width, height, self.matrix, self.resample)
+        return Way(width, height, self.coefficients, self.resample)
 
     @override
     def through_pillow(self, image: Image) -> Image:
-        method, fill = require_pillow().Transform.AFFINE, colour_of(self.fill, len(image.getbands()))
-        return image.transform(image.size, method, self.matrix, self.resample, fillcolor=fill)
+        method, fill = getattr(require_pillow().Transform, self.method), colour_of(self.fill, len(image.getbands()))
+        return image.transform(image.size, method, self.coefficients, self.resample, fillcolor=fill)
+
+
+class Perspective(Affine):
+    """Takes pixel (x, y) of the result from ((a x + b y + c) / (g x + h y + 1), (d x + e y + f) / (g x + h y + 1)).
+
+    Its coefficients are a to h.
+    """
+
+    method = "PERSPECTIVE"
+
+    @classmethod
+    @override
+    def examples(cls) -> Sequence[Self]:
+        coefficients = (0.9, 0.3, -4.5, -0.2, 1.1, 2.25, 0.002, -0.001)
+        return [cls(coefficients, resample, (9,)) for resample in (NEAREST, BILINEAR, BICUBIC)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,36 +191,6 @@ class Rotate(Warp):
         fill = colour_of(self.fill, len(image.getbands()))
         resample = require_pillow().Resampling(self.resample)
         return image.rotate(self.angle, resample, self.expand, self.center, fillcolor=fill)
-
-
-@dataclass(frozen=True, slots=True)
-class Perspective(Warp):
-    """Takes pixel (x, y) of the result from ((a x + b y + c) / (g x + h y + 1), (d x + e y + f) / (g x + h y + 1)).
-
-    Attributes:
-        coefficients: a to h.
-        resample: See `Affine`.
-        fill: Colour outside the image.
-    """
-
-    coefficients: tuple[float, ...]
-    resample: int = BILINEAR
-    fill: Fill = (0,)
-
-    @classmethod
-    @override
-    def examples(cls) -> Sequence[Self]:
-        coefficients = (0.9, 0.3, -4.5, -0.2, 1.1, 2.25, 0.002, -0.001)
-        return [cls(coefficients, resample, (9,)) for resample in (NEAREST, BILINEAR, BICUBIC)]
-
-    @override
-    def way(self, width: int, height: int) -> Way:
-        return Way(width, height, self.coefficients, self.resample)
-
-    @override
-    def through_pillow(self, image: Image) -> Image:
-        method, fill = require_pillow().Transform.PERSPECTIVE, colour_of(self.fill, len(image.getbands()))
-        return image.transform(image.size, method, self.coefficients, self.resample, fillcolor=fill)
 
 
 def colour_of(fill: Fill, channels: int) -> Fill | int:

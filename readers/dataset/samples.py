@@ -469,13 +469,10 @@ class PackedSamples(Samples):
     def undecoded(self) -> Self:
         if self.names is not None and IMAGE not in self.names:
             raise UsageError(f"{self.store.name}: fields: there is no image to decode among {', '.join(self.names)}")
-        other = copy.copy(self)
-        other._undecoded = True
         try:
-            other._prepare()
+            return self._with(_undecoded=True)
         except UsageError as error:
             raise UsageError(f"{self.store.name}: {error}") from None
-        return other
 
     @override
     def expect(self, rows: npt.NDArray[np.int64]) -> None:
@@ -484,15 +481,15 @@ class PackedSamples(Samples):
 
     def with_target_transform(self, target_transform: TransformLike | None) -> Self:
         """The same with another `target_transform`."""
-        other = copy.copy(self)
-        other.target_transform = function("target_transform", target_transform)
-        other._prepare()
-        return other
+        return self._with(target_transform=function("target_transform", target_transform))
 
     def with_store(self, store: Store) -> Self:
         """The same over the records of another state of the dataset."""
+        return self._with(store=store)
+
+    def _with(self, **changed: Any) -> Self:
         other = copy.copy(self)
-        other.store = store
+        vars(other).update(changed)
         other._prepare()
         return other
 

@@ -334,7 +334,8 @@ def test_translations_are_torchvisions_for_every_size(torchvision: Any, side: st
             theirs = int(augment._augmentation_space(31, (height, width))[name][0][magnitude].item())
             random = [(3.5 if side == "width" else 4.5) / 14, 0.9]
             (ours,) = ours_all.RandAugment(1, magnitude).operations(width, height, random)
-            assert ours.matrix == (1, 0, theirs if side == "width" else 0, 0, 1, theirs if side == "height" else 0)  # type: ignore[union-attr]
+            x, y = (theirs, 0) if side == "width" else (0, theirs)
+            assert ours.coefficients == (1, 0, x, 0, 1, y)  # type: ignore[union-attr]
 
 
 @given(

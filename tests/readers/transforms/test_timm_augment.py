@@ -202,7 +202,7 @@ def _described(step: Any) -> tuple[str, float, int]:
     if isinstance(step, Rotate):
         return "rotate", step.angle, step.resample
     if isinstance(step, Affine):
-        _, b, c, d, _, f = step.matrix
+        _, b, c, d, _, f = step.coefficients
         found = {"shear_x": b, "shear_y": d, "translate_x_rel": c / 100, "translate_y_rel": f / 200}
         name = max(found, key=lambda name: abs(found[name]))
         return name, found[name], step.resample
