@@ -23,7 +23,7 @@ import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Final, Self
@@ -161,15 +161,14 @@ class Generation:
         return self.first_sample + sum(self.records)
 
     def without_oldest(self, count: int) -> Self:
-        """The same without its `count` oldest shards."""
-        return type(self)(
-            self.number,
-            self.created_ns,
-            self.first_shard + count,
-            self.first_sample + sum(self.records[:count]),
-            self.records[count:],
-            self.bytes[count:],
-            self.index_crc32c[count:],
+        """Return the generation without its `count` oldest shards."""
+        return replace(
+            self,
+            first_shard=self.first_shard + count,
+            first_sample=self.first_sample + sum(self.records[:count]),
+            records=self.records[count:],
+            bytes=self.bytes[count:],
+            index_crc32c=self.index_crc32c[count:],
         )
 
     def publish(self, root: Path) -> None:

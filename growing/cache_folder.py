@@ -13,6 +13,7 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from shlex import quote
@@ -24,7 +25,7 @@ from packtrain._core.generations import GENERATIONS, LOG, READERS, SHARDS, STATU
 from packtrain._core.locks import Lock
 from packtrain._core.manifest import CACHE
 from packtrain._core.reader_reports import ENDED, is_report
-from packtrain._storage.staging.folder import Folder, is_own, is_own_file, is_stranger, others_rename, others_write
+from packtrain._storage.staging.folder import Folder, is_own, is_own_file, others_write, why_unsafe
 
 FOLDERS: Final = (SHARDS, GENERATIONS, READERS, TEMPORARY)
 FILES: Final = (CACHE, STATUS, LOG)
@@ -48,11 +49,11 @@ def make_own_folder(root: Path) -> None:
     path = root.absolute()
     missing = list(takewhile(lambda each: not each.exists(), (path, *path.parents)))
     for each in reversed(missing):
-        outer = Folder.walk_to(each.parent, _check_way)
+        outer = Folder.walk_to(each.parent, partial(_check_way, path))
         # Whoever was faster is found out by the owner.
         with suppress(FileExistsError):
             os.mkdir(each.name, _MODE, dir_fd=outer.fileno())
-    folder = Folder.walk_to(path, lambda each, status: _check_way(each, status, last=each == path))
+    folder = Folder.walk_to(path, partial(_check_way, path))
     status = os.fstat(folder.fileno())
     if not is_own(status):
         raise OutputConflict(f"{root} belongs to user {status.st_uid}: {_ELSEWHERE}, one of your own")
@@ -76,19 +77,12 @@ def _check_content(path: Path, status: os.stat_result) -> None:
         raise _writable(path)
 
 
-def _check_way(path: Path, status: os.stat_result, *, last: bool = False) -> None:
-    """Refuse a folder or a link on the way by which others could lead the filler elsewhere."""
-    if is_stranger(status):
-        raise OutputConflict(
-            f"{path} belongs to user {status.st_uid}, who can put something else in its place: {_ELSEWHERE}, one for "
-            "which this user or root owns each folder on the way"
-        )
-    if others_rename(status) and not last:
-        typed = quote(str(path))
-        raise OutputConflict(
-            f"other users may rename files in {path}: run `chmod go-w {typed}` (or `chmod +t {typed}`, if they are to "
-            f"keep files of their own there), or {_ELSEWHERE}"
-        )
+def _check_way(root: Path, path: Path, status: os.stat_result) -> None:
+    # The cache's own folder has stricter rules, see `make_own_folder`; a link in its place has not.
+    if path == root and stat.S_ISDIR(status.st_mode):
+        return
+    if (why := why_unsafe(path, status, _ELSEWHERE)) is not None:
+        raise OutputConflict(why)
 
 
 def _writable(path: Path) -> OutputConflict:

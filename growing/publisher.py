@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -95,14 +96,11 @@ class Publisher:
         last = self.newest
         assert shard.number == last.end_shard
         self._allocated[shard.number] = self._measure(shard.number)
-        grown = Generation(
-            last.number + 1,
-            time.time_ns(),
-            last.first_shard,
-            last.first_sample,
-            (*last.records, shard.records),
-            (*last.bytes, shard.bytes),
-            (*last.index_crc32c, shard.index_crc32c),
+        grown = replace(
+            last,
+            records=(*last.records, shard.records),
+            bytes=(*last.bytes, shard.bytes),
+            index_crc32c=(*last.index_crc32c, shard.index_crc32c),
         )
         self._add(grown.without_oldest(self._too_many(grown, most, seen)[0]))
         return self._allocated[shard.number]
@@ -124,9 +122,7 @@ class Publisher:
         count, _ = self._too_many(last, most, seen)
         if not count:
             return False
-        smaller = last.without_oldest(count)
-        values = (smaller.first_shard, smaller.first_sample, smaller.records, smaller.bytes, smaller.index_crc32c)
-        self._add(Generation(last.number + 1, time.time_ns(), *values))
+        self._add(last.without_oldest(count))
         return True
 
     def fits(self, more: int, most: int, seen: int) -> bool:
@@ -183,7 +179,8 @@ class Publisher:
             count += 1
         return count, total
 
-    def _add(self, generation: Generation) -> None:
+    def _add(self, shards: Generation) -> None:
+        generation = replace(shards, number=self.newest.number + 1, created_ns=time.time_ns())
         generation.publish(self._root)
         self._held[generation.number] = generation
 

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -95,15 +95,17 @@ class RandomSlices:
 class _Mapped:
     """An array in an `.npy` file, of which little stays in memory."""
 
-    def __init__(self, values: npt.NDArray[Any], pages: mmap.mmap, descriptor: int) -> None:
+    def __init__(self, values: npt.NDArray[Any], descriptor: int) -> None:
         self.shape: Final = values.shape
         self._values = values
-        self._pages = pages
+        self._pages = cast(mmap.mmap, values.base)
         self._descriptor = descriptor
         self._read = 0
+        # Windows are stretches of rows, with nothing that is needed between them.
+        self._pages.madvise(mmap.MADV_RANDOM)
 
     def __getitem__(self, window: tuple[slice, ...]) -> npt.NDArray[Any]:
-        found = self._values[window].copy()
+        found = np.array(self._values[window])
         self._read += found.nbytes
         if self._read > _KEPT_BYTES:
             # The next window lies elsewhere, and what is trained on needs the memory.
@@ -117,19 +119,10 @@ class _Mapped:
 def _npy(path: Path) -> Iterator[_Mapped]:
     with os.fdopen(open_regular(path), "rb") as file:
         try:
-            readers = {
-                (1, 0): np.lib.format.read_array_header_1_0,
-                (2, 0): np.lib.format.read_array_header_2_0,
-            }
-            shape, fortran, dtype = readers[np.lib.format.read_magic(file)](file)
-            start = file.tell()
-            pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            values: npt.NDArray[Any] = np.ndarray(shape, dtype, pages, start, order="F" if fortran else "C")
-        except (KeyError, TypeError, ValueError) as error:
+            values = np.lib.format.open_memmap(f"/proc/self/fd/{file.fileno()}", "r")
+        except (TypeError, ValueError) as error:
             raise UsageError(f"{path} is no .npy file that can be read: {error}") from error
-        # Windows are stretches of rows, with nothing that is needed between them.
-        pages.madvise(mmap.MADV_RANDOM)
-        yield _Mapped(values, pages, file.fileno())
+        yield _Mapped(values, file.fileno())
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from shlex import quote
 from typing import Final, Self
 
 from packtrain._core.files import temporary_path, write_file
@@ -216,14 +217,30 @@ def is_own(status: os.stat_result) -> bool:
     return status.st_uid == os.geteuid()
 
 
-def is_stranger(status: os.stat_result) -> bool:
-    """True if it belongs to neither this user nor root, so that its owner can put something else in its place."""
-    return status.st_uid not in (0, os.geteuid()) and not _may_be_root(status.st_uid)
+def why_unsafe(path: Path, status: os.stat_result, elsewhere: str) -> str | None:
+    """Say why others can put something else in the place of what a folder or a link leads to; None if they cannot.
 
-
-def others_rename(status: os.stat_result) -> bool:
-    """True if it is a folder in which other users can rename what is not theirs."""
-    return stat.S_ISDIR(status.st_mode) and others_write(status) and not status.st_mode & stat.S_ISVTX
+    Args:
+        path: The folder or link.
+        status: Its status.
+        elsewhere: What to do if the path cannot be made safe.
+    """
+    typed = quote(str(path))
+    if status.st_uid not in (0, os.geteuid()) and not _may_be_root(status.st_uid):
+        if stat.S_ISLNK(status.st_mode):
+            return (
+                f"{path} is a link that belongs to user {status.st_uid}, who can make it lead elsewhere: name the "
+                f"folder itself, or {elsewhere}"
+            )
+        return (
+            f"{path} belongs to user {status.st_uid}, who can put something else in its place: have an administrator "
+            f"run `chown root {typed}`, or {elsewhere}, such as one of your own in /dev/shm"
+        )
+    if stat.S_ISDIR(status.st_mode) and others_write(status) and not status.st_mode & stat.S_ISVTX:
+        return (
+            f"other users may rename files in {path}: run `chmod +t {typed}` (or `chmod go-w {typed}`), or {elsewhere}"
+        )
+    return None
 
 
 def others_write(status: os.stat_result) -> bool:

@@ -20,8 +20,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shlex
-import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -37,7 +35,7 @@ from packtrain._core.mounts import file_system, is_network
 from packtrain._core.paths import local_path
 
 from .documents import ORIGIN, PROVENANCE, STREAM
-from .folder import Folder, is_own, is_own_file, is_stranger, others_rename
+from .folder import Folder, is_own, is_own_file, why_unsafe
 from .source import KEY_DIGITS
 
 SHM: Final = Path("/dev/shm")
@@ -265,20 +263,8 @@ def _open_outer(to: str | os.PathLike[str]) -> Folder:
 
 
 def _require_safe(path: Path, status: os.stat_result) -> None:
-    """Refuses a folder or a link, on the way to the copies, by which somebody could lead readers to other files."""
-    link, typed = stat.S_ISLNK(status.st_mode), shlex.quote(str(path))
-    if is_stranger(status):
-        whose = f"{path} {'is a link that ' if link else ''}belongs to user {status.st_uid}, who"
-        if link:
-            raise StagingError(f"{whose} can make it lead elsewhere: name the folder itself (`to`)")
-        raise StagingError(
-            f"{whose} can put other files in the place of your copies: use a folder that only you and root can change "
-            f"(`to`), such as /dev/shm, or have an administrator run `chown root {typed}`"
-        )
-    if others_rename(status):
-        raise StagingError(
-            f"other users may rename files in {path}: run `chmod +t {typed}`, or use another folder (`to`)"
-        )
+    if (why := why_unsafe(path, status, "use another folder (`to`)")) is not None:
+        raise StagingError(why)
 
 
 def _open_root(outer: Folder, *, make: bool) -> Folder:

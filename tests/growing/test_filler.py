@@ -15,11 +15,18 @@ from helpers.fillers import SIZES, numbered_sample
 from helpers.filling import Scales, assert_sound, fill, newest_store
 
 from packtrain._core.errors import CorruptFile, OutputConflict, PackError, UsageError
-from packtrain._core.generations import GENERATIONS, SHARDS, TEMPORARY, generation_numbers, generation_path, promise
+from packtrain._core.generations import (
+    GENERATIONS,
+    SHARDS,
+    TEMPORARY,
+    Generation,
+    generation_numbers,
+    generation_path,
+    promise,
+)
 from packtrain._core.reader_reports import ReaderReport
 from packtrain._growing import filler as filler_module
 from packtrain._growing.options import FillOptions
-from packtrain._growing.publisher import Publisher
 from packtrain._growing.shard import GrowingShard
 from packtrain._growing.status import FillFigures
 from packtrain._readers.dataset.growing import newest
@@ -232,17 +239,17 @@ def test_a_publication_that_fails_is_withdrawn_unless_it_was_made(
     when: str, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(root, source(200), LARGE)
-    before, calls = Publisher._add, []
+    before, calls = Generation.publish, []
 
-    def fail(self: Any, generation: Any) -> None:
+    def fail(self: Generation, root: Path) -> None:
         calls.append(1)
         if len(calls) == 2:
             if when == "after":
-                generation.publish(root)
+                before(self, root)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        before(self, generation)
+        before(self, root)
 
-    monkeypatch.setattr(Publisher, "_add", fail)
+    monkeypatch.setattr(Generation, "publish", fail)
     figures = fill(root, source(400, 200), LARGE)
     published: dict[int, int] = {}
     assert_sound(newest_store(root), published)
