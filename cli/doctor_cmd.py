@@ -11,9 +11,8 @@ from packtrain._core.sizes import size
 from .output import print_json, say
 
 if TYPE_CHECKING:
-    from packtrain._extras.doctor import DoctorReport
+    from packtrain._extras.doctor import DecoderFacts, DoctorReport, MachineFacts
     from packtrain._extras.foreign_decoders import ForeignDecoder
-    from packtrain._extras.machine import DecoderFacts, MachineFacts
 
 
 @click.command("doctor", context_settings={"help_option_names": ["-h", "--help"]})

@@ -34,6 +34,8 @@ _BOXES: Final = (
     Box(20, 10, 474, 356),
 )
 """Crops of a tenth to nine tenths of the area, evenly spread, as RandomResizedCrop draws them."""
+_SECONDS: Final = 0.2
+"""Time for each figure."""
 _MIN_RUNS: Final = 5
 _BILINEAR: Final = FILTERS["bilinear"]
 
@@ -59,8 +61,8 @@ class DecoderSpeed:
         return 1e6 / ((self.cut or self.decode) + self.resize)
 
 
-def measure_decoder(decoder: Decoder, seconds: float = 0.2) -> DecoderSpeed:
-    """Measure a decoder, spending `seconds` on each of the three figures."""
+def measure_decoder(decoder: Decoder) -> DecoderSpeed:
+    """Measure a decoder for less than a second."""
     jpeg = photograph()
     record = _crop_ready(jpeg)
     style = resizing.style() if decoder.pixels(jpeg) is not None else None
@@ -83,9 +85,9 @@ def measure_decoder(decoder: Decoder, seconds: float = 0.2) -> DecoderSpeed:
                 resizing.array_resized(crop, Scale(TARGET, TARGET, _BILINEAR), style)
 
     return DecoderSpeed(
-        decode=_median(lambda: decode(jpeg), seconds),
-        cut=None if record is None else _median(cut_all, seconds) / len(_BOXES),
-        resize=_median(resize_all, seconds) / len(_BOXES),
+        decode=_median(lambda: decode(jpeg)),
+        cut=None if record is None else _median(cut_all) / len(_BOXES),
+        resize=_median(resize_all) / len(_BOXES),
     )
 
 
@@ -108,11 +110,11 @@ def _crop_ready(jpeg: bytes) -> memoryview | None:
     return None if native.extension is None else memoryview(native.extension.transcode(jpeg))
 
 
-def _median(call: Callable[[], object], seconds: float) -> float:
+def _median(call: Callable[[], object]) -> float:
     """Median duration of a call, in microseconds."""
     call()
     times: list[float] = []
-    end = time.perf_counter() + seconds
+    end = time.perf_counter() + _SECONDS
     while len(times) < _MIN_RUNS or time.perf_counter() < end:
         start = time.perf_counter()
         call()

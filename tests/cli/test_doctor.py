@@ -18,11 +18,10 @@ from helpers.support import with_modules
 from packtrain._codec import native
 from packtrain._codec.decoders import DECODERS, decoder
 from packtrain._codec.pillow import pillow_version
-from packtrain._extras import doctor, machine
+from packtrain._extras import doctor
 from packtrain._extras.decoder_speed import DecoderSpeed
-from packtrain._extras.doctor import Advice, advise
+from packtrain._extras.doctor import Advice, DecoderFacts, MachineFacts, advise
 from packtrain._extras.foreign_decoders import ForeignDecoder
-from packtrain._extras.machine import DecoderFacts, MachineFacts
 
 from .conftest import Run
 
@@ -173,21 +172,21 @@ class TestFacts:
         monkeypatch.setattr("platform.machine", lambda: architecture)
         if flags is not None:
             (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n\n")
-        assert machine._has_avx2(tmp_path / "cpuinfo") is expected
+        assert doctor._has_avx2(tmp_path / "cpuinfo") is expected
 
     def test_shm(self, tmp_path: Path) -> None:
-        total, free = machine._shm(tmp_path)
+        total, free = doctor._shm(tmp_path)
         state = os.statvfs(tmp_path)
         assert total == state.f_blocks * state.f_frsize
         assert free is not None and 0 < free <= total
-        assert machine._shm(tmp_path / "missing") == (None, None)
+        assert doctor._shm(tmp_path / "missing") == (None, None)
 
 
 class TestCommand:
     @pytest.fixture
     def on(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[MachineFacts], None]:
         """Makes the command find these facts."""
-        return lambda facts: monkeypatch.setattr(doctor, "find_facts", lambda seconds: facts)
+        return lambda facts: monkeypatch.setattr(doctor, "find_facts", lambda: facts)
 
     def test_the_report_of_a_machine_where_all_is_well(self, run: Run, on: Callable[[MachineFacts], None]) -> None:
         on(WELL)
