@@ -18,7 +18,7 @@ from benchmarks.training import ALONE, BACKENDS, BATCH, NETWORKS, ON_GPU, WARM_U
 from benchmarks.workloads import WORKLOADS, prepare
 
 SECONDS: Final = {"cpu": 3.0, "cuda": 1.0}
-"""How long each network is measured; a GPU takes as many images in a third of the time."""
+"""Seconds for which each network is measured; a GPU takes as many images in a third of the time."""
 FIRST: Final = "packtrain"
 TITLES: Final = {
     ALONE: "loader alone",

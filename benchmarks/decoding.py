@@ -72,7 +72,7 @@ def with_accimage(path: str) -> object:
 
 
 def one_of(library: str) -> tuple[Callable[[str], object], str]:
-    """What makes the bytes of a file, and the version of its library.
+    """Return the function that decodes the bytes of a file, and the version of its library.
 
     Raises:
         ModuleNotFoundError: This interpreter does not have it.

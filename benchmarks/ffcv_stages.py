@@ -1,4 +1,4 @@
-"""Where FFCV's time goes, per image, on one core: calls its own functions one after the other on a file it wrote.
+"""Time of FFCV by stage, per image, on one core: calls its own functions one after the other on a file it wrote.
 
 python -m benchmarks.ffcv_stages FOLDER (jpeg | raw_rrc)
 """

@@ -1,4 +1,4 @@
-"""What an image costs one core, by stage, in packtrain and in FFCV: why one is faster, and what cannot be saved.
+"""Cost of an image on one core, by stage, in packtrain and in FFCV: why one is faster, and what cannot be saved.
 
 packtrain: a loader without workers, bound to one core, as `loader.stats` sees it. FFCV: its compiled functions called
 one after the other, without its loader, see `ffcv_stages`.

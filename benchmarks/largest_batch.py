@@ -28,20 +28,20 @@ START: Final = {"resnet18": 512, "shufflenet_v2_x0_5": 2048}
 STEP: Final = 32
 """All sizes are multiples of this."""
 FINENESS: Final = 1 / 32
-"""How narrow a bracket becomes, as a part of the size."""
+"""Width at which a bracket is narrow enough, as a part of the size."""
 AUTHORS: Final = {
     ("resnet18", "dali-gpu"): "640 to 928",
     ("resnet18", "dali-cpu"): "800 to 1,216",
     ("resnet18", "files"): "1,248",
 }
-"""What the author of the recipe found on a V100, with Pillow-SIMD."""
+"""Figures of the recipe's author on a V100, with Pillow-SIMD."""
 
 Case = TypeVar("Case", bound=Hashable)
 
 
 @dataclass
 class Bracket:
-    """What is known of the largest size that fits.
+    """Bounds of the largest size that fits.
 
     Attributes:
         start: The first size to try.

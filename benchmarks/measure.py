@@ -1,4 +1,4 @@
-"""What the benchmarks share: alternating rounds, child processes, the list of images, the machine, result files."""
+"""Shared by the benchmarks: alternating rounds, child processes, the list of images, the machine, result files."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def deviations(exact: list[npt.NDArray[np.int16]], scaled: list[npt.NDArray[np.int16]]) -> dict[str, float]:
-    """How far the scaled crops are from the exact ones: all of them together, and the crop that is off most."""
+    """Compare scaled crops with exact ones: the distance of all together, and that of the crop that is off most."""
     differences = [np.abs(one - other) for one, other in zip(exact, scaled, strict=True)]
     squares = [float(np.square(each).mean()) for each in differences]
     return {

@@ -49,7 +49,7 @@ LEAST_EVALUATING: Final = 2.0
 
 @dataclass(frozen=True)
 class Recipe:
-    """What images go through.
+    """Transforms of the images.
 
     Attributes:
         title: Its line in the table.

@@ -89,7 +89,7 @@ class Field:
                 self.contestants[name] = answer
 
     def tried(self, name: str, call: Callable[[], Any]) -> Any | None:
-        """What `call` returns, or None if the contestant cannot be run; it is then out. packtrain must not fail."""
+        """Return the result of `call`; None if the contestant cannot be run, and so is out. packtrain must not fail."""
         try:
             return call()
         except NotInstalled:

@@ -61,11 +61,11 @@ GROUPS: Final = {
 }
 BY_DEFAULT: Final = ("pack", "open", "loading", "recipes", "effects", "views", "masks", "photographs")
 OUT: Final = RESULTS.with_name("out")
-"""Where figures go that do not replace the kept ones."""
+"""Folder of figures that do not replace the kept ones."""
 
 
 class Benchmark(Protocol):
-    """What a module of this folder provides."""
+    """Functions of a module of this folder."""
 
     def measure(self, *, quick: bool = False) -> dict[str, Any]:
         """Measures.

@@ -43,10 +43,10 @@ from packtrain import PackOptions, pack
 LOCAL: Final = "packtrain, local copy"
 HDF5: Final = "packtrain, HDF5"
 OURS: Final = (LOCAL, HDF5)
-"""What packtrain reads in addition."""
+"""Kinds of records that only packtrain reads."""
 PEERS: Final = (STREAMING, LITDATA)
 FOLDERS: Final = {PACKTRAIN: PACKED, HDF5: f"{PACKED}-hdf5", STREAMING: "streaming-{}", LITDATA: "litdata-{}"}
-"""Where each writer leaves its files; {} is the kind of records."""
+"""Folder of each writer; {} is the kind of records."""
 LEAST: Final = 2.0
 LEAST_OF_LOCAL: Final = 0.95
 MOST_SECONDS: Final = 3.0
@@ -54,16 +54,16 @@ LINES: Final = {"jpeg": 2000, "raw256-rrc": 4000}
 """Images of an epoch, by workload: it should take seconds, and fill a few shards of each writer."""
 _END_SECONDS: Final = 20.0
 _MOST_SECONDS: Final = 90.0
-"""How long a process may take."""
+"""Seconds that a process may take."""
 _ATTEMPTS: Final = 4
-"""How often a peer is tried in a round before a setting is measured without it: now and then mosaicml-streaming stands
-still before its first batch, and litdata with a cache of two or three chunks. The results say how many attempts
-failed."""
+"""Number of times that a peer is tried in a round before a setting is measured without it: now and then
+mosaicml-streaming stands still before its first batch, and litdata with a cache of two or three chunks. The results say
+how many attempts failed."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is measured at once.
+    """Processes that are measured at once.
 
     Attributes:
         title: The heading of its table.
@@ -173,7 +173,7 @@ class _Measuring:
         self._setting = setting
         self._sizes = sizes
         self.failed: dict[str, str] = {}
-        """How the last attempt that failed ended, by peer."""
+        """End of the last attempt that failed, by peer."""
 
     def attempted(self, side: str) -> list[dict[str, float]]:
         """The same as `run`, tried a few times. Each epoch has the number of attempts that failed before.

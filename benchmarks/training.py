@@ -42,7 +42,7 @@ ON_GPU: Final = ("packtrain-gpu", "dali-gpu")
 ALONE: Final = "none"
 """In place of a network: batches are only taken."""
 NETWORKS: Final = {"cpu": (ALONE, "small"), "cuda": (ALONE, "resnet18", "shufflenet_v2_x0_5")}
-"""What is trained on which device."""
+"""Networks that are trained, by device."""
 BATCH: Final = {"cpu": 128, "cuda": 256}
 WARM_UP: Final = 8
 """Steps before the clock starts."""
@@ -50,7 +50,7 @@ STEPS: Final = 4
 """Steps after which a batch is said to fit: as many as batches are in flight, and one more."""
 
 _FULL: Final = ("out of memory", "out_of_memory", "cuda allocation failed", "cudaerrormemoryallocation")
-"""What is said, in lower case, when the memory of a GPU is full: by torch, CUDA and DALI."""
+"""Words of torch, CUDA and DALI, in lower case, when the memory of a GPU is full."""
 
 
 class Trainer:

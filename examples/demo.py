@@ -29,7 +29,7 @@ LOOSE: Final = "loose files"
 MAX_LINES: Final = 2000
 """Lines taken of a longer list."""
 READS: Final = 5
-"""How often each source is read; the fastest time counts."""
+"""Number of times that each source is read; the fastest counts."""
 TRAINING: Final = TrainOptions(epochs=1, batch_size=32)
 CORES: Final = len(os.sched_getaffinity(0))
 MARK: Final = "made-by-the-demo.txt"

@@ -1,4 +1,4 @@
-"""What all contestants share: the images, the crops, and the numbers that must be the same for all."""
+"""Shared by all contestants: the images, the crops, and the numbers that must be the same for all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of a dataset is fetched per epoch through a cache that holds a part of it: a simulation of chunks.
+"""Share of a dataset that is fetched per epoch through a cache that holds a part of it: a simulation of chunks.
 
 Time goes by windows of the order. Before each, a machine has its chunks, and fetches those of the window after it; what
 must go for them is chosen by a rule. Orders that know no windows are simulated record by record, with a cache that
@@ -25,7 +25,7 @@ Integers = npt.NDArray[np.int64]
 Windows = list[list[Integers]]
 """The chunks that a machine uses, by epoch and window."""
 Rule = Callable[[Integers, Integers], Integers]
-"""What is the larger, the sooner a chunk goes, from its next use and its last one, in windows; all int64 [chunks]."""
+"""Priority of eviction, higher first, from next use and last use of a chunk, in windows; all int64 [chunks]."""
 
 CHUNKS: Final = 12_000
 """ImageNet in chunks of 12 MiB."""
@@ -66,7 +66,7 @@ class Places:
         return places
 
     def chunk_bounds(self) -> Integers:
-        """Where the chunks begin."""
+        """Positions at which the chunks begin."""
         return self._bounds
 
 

@@ -1,4 +1,4 @@
-"""What packing, fetching, staging and sampling take on many machines: arithmetic with measured rates.
+"""Time of packing, fetching, staging and sampling on many machines: arithmetic with measured rates.
 
 The machines are imagined; `Machine` says what they can do. What packtrain needs for each record is measured by
 ``scale-size`` and ``pack``, on one core of the machine that the results name.
@@ -23,7 +23,7 @@ INDEX_BYTES: Final = 98
 
 @dataclass(frozen=True)
 class Machine:
-    """What each machine can do.
+    """Rates of a machine.
 
     Attributes:
         cores: Cores for packing.
@@ -41,7 +41,7 @@ class Machine:
 
 
 def figures(nodes: int, records: int, measured: dict[str, Any], machine: Machine) -> dict[str, float]:
-    """What it takes with this many machines and records; times in seconds."""
+    """Return the times with this many machines and records, in seconds."""
     parts, size = measured["parts"], records * RECORD_BYTES
     listing, merging, table, order = parts["list"], parts["merge"], parts["table"], parts["order"]
     chunks, shards, status = size / CHUNK_BYTES, -(-size // SHARD_BYTES), parts["status"]

@@ -1,4 +1,4 @@
-"""What an order in chunks does to randomness, compared with a full shuffle and with blocks of a disk.
+"""Randomness of an order in chunks, compared with that of a full shuffle and of blocks of a disk.
 
 Figures of which records share a batch, and trainings of a small network. The dataset is one of numbers: what matters is
 where records lie and of which class they are. Packed by default, records lie in random places; with ``--keep-order``,

@@ -1,4 +1,4 @@
-"""What grows with a dataset: reading a list, the plan, the index, the table of chunks, and the order of an epoch.
+"""Costs that grow with a dataset: reading a list, the plan, the index, the table of chunks, and the order of an epoch.
 
 Each is measured in a process of its own, at as many records as a small machine can hold: all that is arithmetic at a
 billion, a list and a merge at a hundred million lines. The index of a billion records lies in files that are holes, so

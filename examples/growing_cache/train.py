@@ -32,7 +32,7 @@ CLASSES: Final = 4
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """How to train.
+    """Options of the training.
 
     Attributes:
         budget: The most that the cache takes.
@@ -57,7 +57,7 @@ class TrainOptions:
 
 @dataclass(frozen=True)
 class Figure:
-    """How things stand at one moment.
+    """State of cache and training at one moment.
 
     Attributes:
         seconds: Seconds since training began.
@@ -65,7 +65,7 @@ class Figure:
         generation: Number of the generation that is trained on.
         samples: Number of samples in it.
         arrived: Samples that have come from the store.
-        used_bytes: What the cache takes on its disk.
+        used_bytes: Size of the cache on its disk.
         evicted_shards: Shards that made room for newer ones.
         wait_share: Part of the time that training has waited for data since the last figure.
         loss: Mean loss on pictures that are not for training.

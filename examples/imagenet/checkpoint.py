@@ -20,12 +20,12 @@ class Unwritten(PacktrainError):
 
 @dataclass(frozen=True)
 class Kind:
-    """What a training must have in common with the checkpoint that it continues from.
+    """Properties that a training must have in common with the checkpoint that it continues from.
 
     Attributes:
         arch: The network.
         opt: The optimizer.
-        ema: What a step keeps of the running average of the weights; 0 for no average.
+        ema: Share of the running average of the weights that a step keeps; 0 for no average.
         classes: Number of classes.
     """
 
@@ -66,9 +66,9 @@ def save(path: Path, kind: Kind, parts: Mapping[str, Stateful]) -> None:
     """Writes a checkpoint. If this is interrupted, `path` still holds the old checkpoint or already the new one.
 
     Args:
-        path: Where to write it.
-        kind: What has to stay when it is continued.
-        parts: What it holds.
+        path: Path of the checkpoint.
+        kind: Properties that must stay when the checkpoint is continued.
+        parts: Parts of the checkpoint.
 
     Raises:
         Unwritten: The checkpoint cannot be written, because the disk is full for example.

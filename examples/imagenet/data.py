@@ -86,7 +86,7 @@ def classes_of(train: PackedDataset, val: PackedDataset) -> int:
 
 
 def mixer(mixup: float, cutmix: float, classes: int) -> Mix | None:
-    """What mixes the images of a batch, and their labels; None for nothing.
+    """Return a function that mixes the images of a batch, and their labels; None for no mixing.
 
     The loader seeds the random numbers of each batch, so a training that continues mixes as it would have.
 

@@ -36,13 +36,13 @@ class Training:
     """Everything that training goes on with.
 
     Attributes:
-        options: How to train.
+        options: Options of the training.
         classes: Number of classes of the network.
         processes: This process among all.
         data: The loaders.
         model: The network.
         replica: The network with the gradients of all processes; the model itself if there is one process.
-        optimizer: What changes the weights.
+        optimizer: The optimizer of the weights.
         scaler: Keeps gradients in the range of float16; does nothing with other dtypes.
         average: Running average of the weights; None for none.
         step: Number of steps taken, over all runs.
@@ -60,7 +60,7 @@ class Training:
     step: int = 0
 
     def state_dict(self) -> dict[str, int]:
-        """What no part of it knows."""
+        """Return the state that belongs to no part."""
         return {"step": self.step}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -69,23 +69,23 @@ class Training:
 
     @property
     def path(self) -> Path:
-        """Where the checkpoint lies."""
+        """Path of the checkpoint."""
         return self.options.checkpoint
 
     @property
     def kind(self) -> checkpoint.Kind:
-        """What has to stay when a checkpoint is continued."""
+        """Properties that must stay when a checkpoint is continued."""
         options = self.options
         return checkpoint.Kind(options.arch, options.opt, options.ema, self.classes)
 
     @property
     def parts(self) -> dict[str, checkpoint.Stateful]:
-        """What a checkpoint holds."""
+        """Parts of a checkpoint."""
         return {"data": self.data, "optimizer": self.optimizer, "scaler": self.scaler, **self.evaluated_parts}
 
     @property
     def evaluated_parts(self) -> dict[str, checkpoint.Stateful]:
-        """What of it an evaluation needs."""
+        """Parts of a checkpoint that an evaluation needs."""
         found: dict[str, checkpoint.Stateful] = {"training": self, "model": self.model}
         return found if self.average is None else {**found, "ema": self.average}
 

@@ -1,4 +1,4 @@
-"""How weights change: the learning rate, the optimizer, and the running average of the weights."""
+"""Learning rate, optimizer, and running average of the weights."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Average:
 
     Args:
         model: The model.
-        decay: What an update keeps of the average. The first updates keep less: it grows as (1 + n) / (10 + n), so that
-            the random weights of the beginning are soon forgotten.
+        decay: Share of the average that an update keeps. The share of the first updates is less: it grows as
+            (1 + n) / (10 + n), so that the random weights of the beginning are soon forgotten.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:

@@ -10,18 +10,18 @@ from packtrain.errors import UsageError
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """How to train.
+    """Options of the training.
 
     Attributes:
         train: Folder that `packtrain pack` wrote, or its address in an object store, with one integer label per image.
         val: Packed dataset on which to evaluate.
         arch: resnet18, resnet50, shufflenet_v2_x0_5 or vit_s_16.
-        backend: What loads images: packtrain, torch, dali-cpu or dali-gpu.
-        decode: Where packtrain decodes images: cpu or cuda.
+        backend: Loader of the images: packtrain, torch, dali-cpu or dali-gpu.
+        decode: Device on which packtrain decodes images: cpu or cuda.
         stage: Folder on a local disk or in memory: both datasets are copied there, or cached there if they are in an
             object store, which needs it.
-        budget: What the cache of the training images may take, 200GiB for example, if they are in an object store; by
-            default as much as they take.
+        budget: Size of the cache of the training images, 200GiB for example, if they are in an object store; by default
+            as much as they take.
         batch_size: Images per step and process.
         workers: Worker processes or threads that load images, per process; -1 for all cores.
         size: Height and width of the network's input, in pixels.
@@ -38,9 +38,9 @@ class TrainOptions:
         mixup: Both parameters of the beta distribution of mixup's shares; 0 for no mixup.
         cutmix: Both parameters of the beta distribution of cutmix's areas; 0 for no cutmix. With both, each batch
             draws one of them.
-        ema: What a step keeps of the running average of the weights, 0.9999 for example; 0 for no average.
+        ema: Share of the running average of the weights that a step keeps, 0.9999 for example; 0 for no average.
         amp: Precision of the network: off, bf16 or fp16.
-        on_error: What to do about a damaged image: raise an error, or skip it.
+        on_error: Reaction to a damaged image: raise an error, or skip it.
         seed: Seed of the weights, the order, the crops and the mixing.
         print_every: Steps between two lines.
         save_every: Steps between two checkpoints; another one is written after each epoch.
@@ -81,7 +81,7 @@ class TrainOptions:
 
     @property
     def checkpoint(self) -> Path:
-        """Where the checkpoint lies."""
+        """Path of the checkpoint."""
         return Path(self.output) / "checkpoint.pt"
 
     def check(self) -> None:

@@ -23,7 +23,7 @@ class Processes:
         rank: Number of this process.
         world_size: Number of processes.
         local_rank: Number of this process on its machine.
-        device: Where it computes.
+        device: Device of its tensors.
     """
 
     rank: int

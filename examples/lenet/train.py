@@ -26,7 +26,7 @@ CROP: Final = RandomCrop(32, pad_if_needed=True)
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """How to train.
+    """Options of the training.
 
     Attributes:
         epochs: Passes over the dataset.
@@ -34,7 +34,7 @@ class TrainOptions:
         workers: Processes that load images; 0 loads them in this process.
         device: ``"cpu"``, ``"cuda"``, or ``"auto"``, which takes the GPU if there is one.
         seed: Seed of the weights, the order and the crops.
-        start_method: How workers start: ``"fork"``, ``"forkserver"``, ``"spawn"``, or None for Python's default.
+        start_method: Start of the workers: ``"fork"``, ``"forkserver"``, ``"spawn"``, or None for Python's default.
         lr: Learning rate of SGD.
         momentum: Nesterov momentum.
         weight_decay: L2 penalty.
@@ -129,7 +129,7 @@ def train(
     Args:
         dataset: RGB images with one integer label each.
         classes: Number of outputs of the network.
-        options: How to train.
+        options: Options of the training.
         on_epoch: Called after each epoch.
 
     Raises:

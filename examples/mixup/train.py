@@ -84,7 +84,7 @@ MIXES: Final[dict[str, Callable[[int], Mixup | CutMix]]] = {"mixup": Mixup, "cut
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """How to train.
+    """Options of the training.
 
     Attributes:
         mix: ``"mixup"`` or ``"cutmix"``.

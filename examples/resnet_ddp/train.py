@@ -28,7 +28,7 @@ from packtrain.transforms import CenterCrop, RandomHorizontalFlip, RandomResized
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """How to train.
+    """Options of the training.
 
     Attributes:
         dataset: Folder that `packtrain pack` wrote, with one integer label per image.

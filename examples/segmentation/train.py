@@ -28,7 +28,7 @@ IGNORED: Final = 255
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """How to train.
+    """Options of the training.
 
     Attributes:
         epochs: Passes over the dataset.
@@ -46,7 +46,7 @@ class TrainOptions:
 
 
 class Epoch(NamedTuple):
-    """What a pass over the dataset gave.
+    """Results of a pass over the dataset.
 
     Attributes:
         loss: Mean loss.
@@ -125,7 +125,7 @@ def train(dataset: PackedDataset, options: TrainOptions) -> Iterator[Epoch]:
 
 
 def confusion(found: torch.Tensor, truth: torch.Tensor, classes: int) -> torch.Tensor:
-    """How many pixels of each class were taken for each class, int64 [classes, classes]: rows are the true ones."""
+    """Count the pixels of each true class (row) by the class that was found (column): int64 [classes, classes]."""
     counted = truth != IGNORED
     pairs = truth[counted] * classes + found[counted]
     return torch.bincount(pairs, minlength=classes * classes).view(classes, classes)

@@ -26,7 +26,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 SIDE: Final = 224
 POLL: Final = 0.1
-"""How often a waiting thread checks whether the epoch was stopped, in seconds."""
+"""Seconds between two checks of a waiting thread whether the epoch was stopped."""
 
 
 class TwoQueues:
