@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
 import multiprocessing
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.faults.harness import Action, Call, FaultPoints, NoCompilerError, build, points, sample
+from helpers.faults.campaign import Campaign
+from helpers.faults.harness import NoCompilerError, build
 from helpers.memory import memory_folder, sweep_memory
 from helpers.sampling import case_of, covering
 from helpers.support import FORMATS, image_set, import_torchvision
@@ -119,6 +122,16 @@ def spare_the_collector() -> None:
     gc.freeze()
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says at how many points programs were killed, or calls of them failed."""
+    reports = itertools.chain.from_iterable(terminalreporter.stats.values())
+    properties = [each for report in reports for each in getattr(report, "user_properties", ()) if each[0] == "faults"]
+    if properties:
+        counts = sum((Counter(counts) for _, counts in properties), Counter[str]())
+        said = ", ".join(f"{count:,} {action}" for action, count in sorted(counts.items()))
+        terminalreporter.write_line(f"faults in {len(properties)} campaigns: {said}")
+
+
 @pytest.fixture
 def memory_path(tmp_path: Path) -> Iterator[Path]:
     """An empty folder in /dev/shm if that is writable: thousands of fsyncs take minutes on a disk."""
@@ -161,15 +174,12 @@ def complete(pytestconfig: pytest.Config) -> bool:
     return bool(pytestconfig.getoption("complete"))
 
 
-@pytest.fixture(scope="session")
-def fault_points(complete: bool) -> FaultPoints:
-    """Every point of a run at which something can go wrong, or a sample of them."""
-
-    def choose(calls: Sequence[Call], *actions: Action) -> list[tuple[Action, int]]:
-        found = list(points(calls, *actions))
-        return found if complete else sample(calls, found)
-
-    return choose
+@pytest.fixture
+def campaign(complete: bool, record_property: Callable[[str, object], None]) -> Iterator[Campaign]:
+    """Goes through every point of a program at which something can go wrong, or through a sample of them."""
+    campaign = Campaign(complete)
+    yield campaign
+    record_property("faults", dict(campaign.counts))
 
 
 @pytest.fixture(params=FORMATS)

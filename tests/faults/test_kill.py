@@ -1,35 +1,26 @@
 """A packer may be killed at any moment: nothing is damaged, and the same command then gives the very same bytes.
 
 Each case is a real process, killed by SIGKILL right before one of its changes to the output folder, or after half of a
-write. A plain pack dies at every one of its calls in every format; `make test` takes a sample of the calls. A pack that
-starts from a finished dataset is killed for tar; its torn writes and the other formats are left to `make stress`.
+write. A plain pack of images dies at every one of its calls in every format; `make test` takes a sample of the calls.
+A pack of many fields, or one that starts from a finished dataset, is killed at a sample of them. The torn writes of the
+latter, and other formats than tar, are left to `make stress`.
 """
 
 from __future__ import annotations
 
 import random
-import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 
 import pytest
-from helpers.faults.cases import (
-    DONE,
-    PACK,
-    Job,
-    assert_same,
-    assert_sound_if_finished,
-    finished_shards,
-    renewed,
-    written,
-)
-from helpers.faults.harness import Action, Call, FaultPoints, FaultServer
+from helpers.faults.campaign import Campaign, Program, renewed
+from helpers.faults.cases import PACK, Job, assert_completed, assert_same, assert_sound_if_finished, written
+from helpers.faults.harness import Action, Call, FaultServer
 from helpers.support import ONE_FORMAT, tree
 
 from packtrain._packer.traces import FAILED, PACKED, PACKING
 
-KILLED = -signal.SIGKILL
 FROM_FINISHED = [
     pytest.param("tar", Action.KILL, id="tar"),
     pytest.param("tar", Action.TEAR, id="tar-torn", marks=pytest.mark.stress),
@@ -38,28 +29,18 @@ FROM_FINISHED = [
 ]
 
 
-def calls_of(packer: FaultServer, job: Job, out: Path, model: Path | None = None) -> tuple[Call, ...]:
-    """The calls of an undisturbed run, whose result stays in `out`."""
-    outcome = job.run_under(packer, renewed(out, model))
-    assert outcome.returncode == DONE, outcome.output
-    return outcome.calls
-
-
 @ONE_FORMAT
 @pytest.mark.parametrize("content", ["images", pytest.param("many fields", marks=pytest.mark.complete)], indirect=True)
 def test_killed_anywhere_and_run_again_gives_the_same_bytes(
-    packer: FaultServer, job: Job, memory_path: Path, fault_points: FaultPoints
+    packer: FaultServer, job: Job, memory_path: Path, campaign: Campaign
 ) -> None:
-    calls = calls_of(packer, job, memory_path / "undisturbed")
-    expected = tree(memory_path / "undisturbed")
-    for case, out, died in job.runs_under(packer, memory_path, fault_points(calls, Action.KILL, Action.TEAR)):
-        assert died.returncode == KILLED, case
-        assert_sound_if_finished(out, case)
-        finished = finished_shards(out)
-        report = job.run(out)
-        assert report.complete_before or report.resumed >= len(finished), case
-        assert {name: written(out / name) for name in finished} == finished, case
-        assert_same(out, expected, case)
+    out = memory_path / "out"
+    program = job.program(packer, out)
+    calls = program.undisturbed()
+    expected = tree(out)
+    for _ in campaign(program, calls, Action.KILL, Action.TEAR, every=job.every):
+        assert_sound_if_finished(out)
+        assert_completed(out, expected, job.run)
 
 
 @pytest.mark.complete
@@ -69,88 +50,89 @@ def test_killed_while_retrying_rejects(
     small_job: Job,
     mended_job: Job,
     memory_path: Path,
-    fault_points: FaultPoints,
+    campaign: Campaign,
     format: str,
     action: Action,
 ) -> None:
     refused, mended = replace(small_job, format=format), replace(mended_job, format=format)
-    calls_of(packer, refused, memory_path / "finished")
-    calls = calls_of(packer, mended, memory_path / "undisturbed", model=memory_path / "finished")
-    expected = tree(memory_path / "undisturbed")
-    assert expected != tree(memory_path / "finished")
-    finished = memory_path / "finished"
-    for case, out, died in mended.runs_under(packer, memory_path, fault_points(calls, action), model=finished):
-        assert died.returncode == KILLED, case
-        assert_sound_if_finished(out, case)
+    finished, out = memory_path / "finished", memory_path / "out"
+    refused.run(finished)
+    program = mended.program(packer, out).starting_from(finished)
+    calls = program.undisturbed()
+    expected = tree(out)
+    assert expected != tree(finished)
+    for _ in campaign(program, calls, action, every=2 * refused.every):
+        assert_sound_if_finished(out)
         mended.run(out)
-        assert_same(out, expected, case)
+        assert_same(out, expected)
 
 
 @pytest.mark.complete
 @pytest.mark.parametrize(("format", "action"), FROM_FINISHED)
 def test_killed_while_packing_a_lost_shard_again(
-    packer: FaultServer, small_job: Job, memory_path: Path, fault_points: FaultPoints, format: str, action: Action
+    packer: FaultServer, small_job: Job, memory_path: Path, campaign: Campaign, format: str, action: Action
 ) -> None:
     job = replace(small_job, format=format)
-    calls_of(packer, job, memory_path / "finished")
-    expected = tree(memory_path / "finished")
-    (lost,) = (memory_path / "finished").glob("*-000001.[!i]*")
+    finished, out = memory_path / "finished", memory_path / "out"
+    job.run(finished)
+    expected = tree(finished)
+    (lost,) = finished.glob("*-000001.[!i]*")
     lost.unlink()
-    kept = {path.name for path in lost.parent.glob(f"*-00000[02]{lost.suffix}")}
-    calls = calls_of(packer, job, memory_path / "undisturbed", model=memory_path / "finished")
-    for case in fault_points(calls, action):
-        out = renewed(memory_path / "out", memory_path / "finished")
-        before = {name: written(out / name) for name in kept}
-        assert job.run_under(packer, out, *case).returncode == KILLED, case
+    kept = {path.name for path in finished.glob(f"*-00000[02]{lost.suffix}")}
+    before: dict[str, object] = {}
+
+    def prepare(folder: Path) -> None:
+        renewed(folder, finished)
+        before.update({name: written(folder / name) for name in kept})
+
+    program = replace(job.program(packer, out), prepare=prepare)
+    for _ in campaign(program, program.undisturbed(), action, every=2 * job.every):
         job.run(out)
-        assert {name: written(out / name) for name in kept} == before, case
-        assert_same(out, expected, case)
+        assert {name: written(out / name) for name in kept} == before
+        assert_same(out, expected)
 
 
 @pytest.mark.complete
 def test_killed_while_looking_at_a_finished_dataset(
-    packer: FaultServer, job: Job, memory_path: Path, fault_points: FaultPoints
+    packer: FaultServer, job: Job, memory_path: Path, campaign: Campaign
 ) -> None:
     """Also one whose notes are still there, because its packer was killed before it could remove them."""
-    calls = calls_of(packer, job, memory_path / "undisturbed")
-    expected = tree(memory_path / "undisturbed")
+    out = memory_path / "out"
+    program = job.program(packer, out)
+    calls = program.undisturbed()
+    expected = tree(out)
     before_the_end = next(at for at, call in enumerate(calls, 1) if call.target == "manifest.json") + 1
-    job.run_under(packer, memory_path / "with notes", Action.KILL, before_the_end)
-    for model in (memory_path / "undisturbed", memory_path / "with notes"):
-        cases = fault_points(calls_of(packer, job, memory_path / "again", model), Action.KILL)
-        for case, out, died in job.runs_under(packer, memory_path, cases, model=model):
-            assert died.returncode == KILLED, case
-            assert_sound_if_finished(out, case)
-            assert job.run(out).complete_before, case
-            assert_same(out, expected, case)
+    finished, with_notes = out.rename(memory_path / "finished"), memory_path / "with notes"
+    program.run(Action.KILL, before_the_end)
+    out.rename(with_notes)
+    for again in map(program.starting_from, (finished, with_notes)):
+        for _ in campaign(again, again.undisturbed(), Action.KILL, every=2 * job.every):
+            assert_sound_if_finished(out)
+            assert job.run(out).complete_before
+            assert_same(out, expected)
 
 
 @pytest.mark.stress
-def test_killed_again_and_again(packer: FaultServer, job: Job, memory_path: Path) -> None:
-    calls = calls_of(packer, job, memory_path / "undisturbed")
-    expected = tree(memory_path / "undisturbed")
+def test_killed_again_and_again(packer: FaultServer, job: Job, memory_path: Path, campaign: Campaign) -> None:
+    out = memory_path / "out"
+    program = job.program(packer, out)
+    calls = program.undisturbed()
+    expected = tree(out)
     chance = random.Random(0)
-    for number in range(100):
-        out = renewed(memory_path / "out")
-        history = []
-        while True:
-            case = chance.choice((Action.KILL, Action.TEAR)), chance.randint(1, len(calls))
-            history.append(case)
-            outcome = job.run_under(packer, out, *case)
-            assert_sound_if_finished(out, history)
-            if outcome.returncode != KILLED:
-                break
-        assert outcome.returncode == DONE, (number, history, outcome.output)
-        assert_same(out, expected, (number, history))
+    for _ in range(100):
+        for _ in campaign.again_and_again(program, calls, chance):
+            assert_sound_if_finished(out)
+        assert_same(out, expected)
 
 
 def watched_calls(packer: FaultServer, job: Job, folder: Path, model: Path | None = None) -> list[Call]:
     """The calls of a run into folder/out, those in `folder` itself included; but not traces, which may get lost."""
     folder.mkdir()
-    outcome = packer.run(PACK, job.args(renewed(folder / "out", model)), folder)
-    assert outcome.returncode == DONE, outcome.output
+    calls = Program(
+        packer, PACK, job.args(folder / "out"), folder, lambda _: renewed(folder / "out", model)
+    ).undisturbed()
     traces = (PACKING, FAILED, PACKED)
-    return [call for call in outcome.calls if not any(kind in f"{call.path} {call.target}" for kind in traces)]
+    return [call for call in calls if not any(kind in f"{call.path} {call.target}" for kind in traces)]
 
 
 def names_given(calls: Sequence[Call]) -> Iterator[tuple[str, Call, set[str], set[str]]]:

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from helpers.faults.cases import (
-    CLEAN_ERROR,
-    DONE,
-    assert_same,
-    assert_sound_if_finished,
-    finished_shards,
-    renewed,
-    written,
-)
-from helpers.faults.harness import Action, FaultPoints, FaultServer
+from helpers.faults.campaign import Campaign, Program
+from helpers.faults.cases import CLEAN_ERROR, assert_completed, assert_sound_if_finished
+from helpers.faults.harness import Action, FaultServer
 from helpers.fields import COLUMNS, field_set
 from helpers.support import packed, tree
 
@@ -49,32 +40,22 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return packed(listing, folder / "dataset", "lmdb", max_rejects="1", columns=FIELDS)
 
 
-def arguments(source: Path, out: Path, format: str) -> dict[str, Any]:
-    return {"source": os.fspath(source), "out": os.fspath(out), "format": format, "shard_bytes": SHARD_BYTES}
-
-
 @pytest.mark.complete
 @pytest.mark.parametrize(
     "format_name", ["tar", *(pytest.param(name, marks=pytest.mark.stress) for name in ("hdf5", "lmdb"))]
 )
 def test_killed_anywhere_and_run_again_gives_the_same_bytes(
-    packer: FaultServer, source: Path, memory_path: Path, fault_points: FaultPoints, complete: bool, format_name: str
+    packer: FaultServer, source: Path, memory_path: Path, campaign: Campaign, format_name: str
 ) -> None:
-    before, model = tree(source), memory_path / "undisturbed"
-    outcome = packer.run(PACK_AGAIN, arguments(source, model, format_name), model)
-    assert outcome.returncode == DONE, outcome.output
-    expected = tree(model)
-    assert len(list(model.glob("*-0*"))) > 1, sorted(expected)
+    before, out = tree(source), memory_path / "out"
+    args = {"source": os.fspath(source), "out": os.fspath(out), "format": format_name, "shard_bytes": SHARD_BYTES}
+    program = Program(packer, PACK_AGAIN, args, out)
+    calls = program.undisturbed()
+    expected = tree(out)
+    assert len(list(out.glob("*-0*"))) > 1, sorted(expected)
     options = PackOptions(format_name, StoreOptions("raw", resize="8x8"), shard_bytes=SHARD_BYTES)
     # The writers are those of `pack`, which dies at each of their calls elsewhere.
-    for case in fault_points(outcome.calls, Action.KILL)[:: 2 if complete else 5]:
-        out = renewed(memory_path / "out")
-        died = packer.run(PACK_AGAIN, arguments(source, out, format_name), out, *case)
-        assert died.returncode == -signal.SIGKILL, case
-        assert_sound_if_finished(out, case)
-        finished = finished_shards(out)
-        report = pack(source, out, options)
-        assert report.complete_before or report.resumed >= len(finished), case
-        assert {name: written(out / name) for name in finished} == finished, case
-        assert_same(out, expected, case)
+    for _ in campaign(program, calls, Action.KILL, every=8):
+        assert_sound_if_finished(out)
+        assert_completed(out, expected, lambda out: pack(source, out, options))
     assert tree(source) == before

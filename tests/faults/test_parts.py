@@ -7,13 +7,13 @@ write. What is left is packed by other parts of another number, and the result h
 from __future__ import annotations
 
 import random
-import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.faults.campaign import KILLED, Campaign, renewed
 from helpers.faults.cases import (
     CLEAN_ERROR,
     DONE,
@@ -25,15 +25,13 @@ from helpers.faults.cases import (
     assert_same,
     assert_sound_if_finished,
     finished_shards,
-    renewed,
     written,
 )
-from helpers.faults.harness import Action, FaultPoints, FaultServer
-from helpers.support import ONE_FORMAT, tree
+from helpers.faults.harness import Action, FaultServer
+from helpers.support import ONE_FORMAT
 
 from packtrain import merge, pack_status
 
-KILLED = -signal.SIGKILL
 SHARDS = 3
 
 
@@ -51,12 +49,6 @@ def machines(fault_library: Path, small_jobs: dict[str, Job]) -> Iterator[tuple[
         yield tuple(stack.enter_context(FaultServer(fault_library, WARM_UP, args)) for _ in range(3))
 
 
-def local(job: Job, out: Path) -> dict[str, bytes]:
-    """What one local run gives."""
-    job.run(out)
-    return tree(out)
-
-
 def finish(job: Job, out: Path, parts: int) -> None:
     """Packs all parts and merges them."""
     for number in range(1, parts + 1):
@@ -68,58 +60,53 @@ def finish(job: Job, out: Path, parts: int) -> None:
 @ONE_FORMAT
 @pytest.mark.parametrize("locks", [True, pytest.param(False, marks=pytest.mark.complete)])
 def test_a_part_that_is_killed_anywhere_is_packed_by_others(
-    packer: FaultServer, job: Job, memory_path: Path, fault_points: FaultPoints, locks: bool
+    packer: FaultServer, job: Job, memory_path: Path, campaign: Campaign, locks: bool
 ) -> None:
-    expected = local(job, memory_path / "local")
-    part = replace(job, part="1/2")
-    code = PACK if locks else NO_LOCKS + PACK
-    calls = packer.run(code, part.args(memory_path / "calls"), memory_path / "calls").calls
+    expected = job.packed(memory_path / "local")
     out = memory_path / "out"
-    for case in fault_points(calls, Action.KILL, Action.TEAR):
-        assert packer.run(code, part.args(renewed(out)), out, *case).returncode == KILLED, case
+    program = replace(job, part="1/2").program(packer, out, PACK if locks else NO_LOCKS + PACK)
+    # The writers are those of `pack`, which dies at each of their calls elsewhere.
+    for _ in campaign(program, program.undisturbed(), Action.KILL, Action.TEAR, every=4):
         assert not (out / "manifest.json").exists()
         finished = finished_shards(out)
         if (out / "plan.json").exists():
             status = pack_status(out)
-            assert (status.under_way, status.failed) == ((), ()), case
-            assert status.done == len(finished) == SHARDS - len(status.missing), case
+            assert (status.under_way, status.failed) == ((), ())
+            assert status.done == len(finished) == SHARDS - len(status.missing)
         finish(job, out, 3)
-        assert {name: written(out / name) for name in finished} == finished, case
-        assert_same(out, expected, case)
+        assert {name: written(out / name) for name in finished} == finished
+        assert_same(out, expected)
 
 
 @pytest.mark.complete
 def test_a_run_that_is_killed_while_it_retries_refused_lines_of_parts_leaves_nothing_wrong(
-    packer: FaultServer, small_job: Job, mended_job: Job, memory_path: Path, fault_points: FaultPoints
+    packer: FaultServer, small_job: Job, mended_job: Job, memory_path: Path, campaign: Campaign
 ) -> None:
     """A shard of LMDB may have the same size with one record more, so that a note of before would seem to fit it."""
     before, again = replace(small_job, format="lmdb"), replace(mended_job, format="lmdb")
     replace(before, part="1/1").run(memory_path / "parts")
-    out = renewed(memory_path / "out", memory_path / "parts")
-    calls = packer.run(PACK, again.args(out), out).calls
-    for case in fault_points(calls, Action.KILL, Action.TEAR):
-        out = renewed(memory_path / "out", memory_path / "parts")
-        assert packer.run(PACK, again.args(out), out, *case).returncode == KILLED, case
+    out = memory_path / "out"
+    program = again.program(packer, out).starting_from(memory_path / "parts")
+    for _ in campaign(program, program.undisturbed(), Action.KILL, Action.TEAR, every=4):
         finish(replace(again, retry_rejects=False), out, 1)
-        assert_sound_if_finished(out, case)
+        assert_sound_if_finished(out)
 
 
 @pytest.mark.complete
 def test_a_merge_that_is_killed_anywhere_can_be_repeated(
-    packer: FaultServer, small_job: Job, memory_path: Path, fault_points: FaultPoints
+    packer: FaultServer, small_job: Job, memory_path: Path, campaign: Campaign
 ) -> None:
-    expected = local(small_job, memory_path / "local")
+    expected = small_job.packed(memory_path / "local")
     parts, out = memory_path / "parts", memory_path / "out"
     for number in (1, 2):
         replace(small_job, part=f"{number}/2").run(parts)
-    calls = packer.run(MERGE, small_job.args(renewed(out, parts)), out).calls
-    assert_same(out, expected, "undisturbed")
-    for case in fault_points(calls, Action.KILL, Action.TEAR):
-        died = packer.run(MERGE, small_job.args(renewed(out, parts)), out, *case)
-        assert died.returncode == KILLED, case
-        assert_sound_if_finished(out, case)
+    program = small_job.program(packer, out, MERGE).starting_from(parts)
+    calls = program.undisturbed()
+    assert_same(out, expected)
+    for _ in campaign(program, calls, Action.KILL, Action.TEAR, every=2):
+        assert_sound_if_finished(out)
         merge(out, max_rejects="1")
-        assert_same(out, expected, case)
+        assert_same(out, expected)
 
 
 @pytest.mark.parametrize("rounds", [4, pytest.param(150, marks=pytest.mark.stress)])
@@ -128,7 +115,7 @@ def test_any_parts_beside_each_other_and_killed(
     machines: tuple[FaultServer, ...], small_job: Job, memory_path: Path, rounds: int, locks: bool
 ) -> None:
     """Parts of several numbers, the same ones too, and merges: all at the same time, some of them killed."""
-    expected = local(small_job, memory_path / "local")
+    expected = small_job.packed(memory_path / "local")
     chance = random.Random(rounds + locks)
     prefix = "" if locks else NO_LOCKS
     for number in range(rounds):
@@ -142,33 +129,34 @@ def test_any_parts_beside_each_other_and_killed(
                 action = chance.choice((Action.COUNT, Action.KILL, Action.TEAR))
                 at = chance.randint(1, 60)
                 history.append((code is MERGE, part, action, at))
+                print(number, *history[-1])
                 args = replace(small_job, part=part).args(out)
                 running.append(machine.start(prefix + code, args, out, action, at))
             outcomes = [end() for end in running]
             for (merges, *_), outcome in zip(history[-3:], outcomes, strict=True):
-                assert outcome.returncode in (DONE, KILLED, 1 if merges else DONE), (number, history, outcome.output)
-                assert merges or outcome.returncode != CLEAN_ERROR, (number, history, outcome.output)
+                assert outcome.returncode in (DONE, KILLED, 1 if merges else DONE), outcome.output
+                assert merges or outcome.returncode != CLEAN_ERROR, outcome.output
                 assert (
                     "shards are missing" in outcome.output
                     or "no plan.json" in outcome.output
                     or (outcome.returncode != 1)
-                ), (number, history, outcome.output)
-            assert_sound_if_finished(out, history)
+                ), outcome.output
+            assert_sound_if_finished(out)
             if (out / "plan.json").exists():
                 pack_status(out)
         finish(small_job, out, chance.randint(1, 4))
-        assert_same(out, expected, (number, history))
+        assert_same(out, expected)
 
 
 def test_merges_at_the_same_time_write_the_same(
     machines: tuple[FaultServer, ...], small_job: Job, memory_path: Path, complete: bool
 ) -> None:
-    expected = local(small_job, memory_path / "local")
+    expected = small_job.packed(memory_path / "local")
     for number in (1, 2):
         replace(small_job, part=f"{number}/2").run(memory_path / "parts")
-    for attempt in range(10 if complete else 2):
+    for _ in range(10 if complete else 2):
         out = renewed(memory_path / "out", memory_path / "parts")
         running = [machine.start(MERGE, small_job.args(out), out) for machine in machines]
         outcomes = [end() for end in running]
-        assert [outcome.returncode for outcome in outcomes] == [DONE] * 3, (attempt, outcomes)
-        assert_same(out, expected, attempt)
+        assert [outcome.returncode for outcome in outcomes] == [DONE] * 3, outcomes
+        assert_same(out, expected)

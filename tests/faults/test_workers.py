@@ -21,7 +21,8 @@ from types import TracebackType
 from typing import Self
 
 import pytest
-from helpers.faults.cases import assert_same, finished_shards, renewed, written
+from helpers.faults.campaign import renewed
+from helpers.faults.cases import assert_same, finished_shards, written
 from helpers.support import ONE_FORMAT, encoded, packed, picture, shard_bytes, tree
 from helpers.waiting import wait_until
 
@@ -186,7 +187,7 @@ def assert_completed(run: Run, expected: dict[str, bytes]) -> None:
         assert json.loads(stdout)["resumed"] >= len(finished)
         again.assert_nothing_left()
     assert {name: written(run.out / name) for name in finished} == finished
-    assert_same(run.out, expected, "run again")
+    assert_same(run.out, expected)
 
 
 @pytest.mark.complete
@@ -198,7 +199,7 @@ def test_two_workers_write_what_one_writes(
         status, _, stderr = run.end()
         assert (status, stderr) == (0, "")
         run.assert_nothing_left()
-    assert_same(run.out, expected(format_name), "two workers")
+    assert_same(run.out, expected(format_name))
 
 
 @ONE_FORMAT
@@ -211,7 +212,7 @@ def test_a_killed_worker_costs_nothing(
         status, _, stderr = run.end()
         assert (status, stderr) == (0, "")
         run.assert_nothing_left()
-    assert_same(run.out, expected(format_name), "one worker killed")
+    assert_same(run.out, expected(format_name))
 
 
 @pytest.mark.complete
@@ -223,7 +224,7 @@ def test_a_worker_killed_before_it_begins_costs_nothing(
         kill(pid, signal.SIGKILL)
         status, _, stderr = run.end()
         assert (status, stderr) == (0, "")
-    assert_same(run.out, expected("tar"), "one worker killed")
+    assert_same(run.out, expected("tar"))
 
 
 @pytest.mark.complete
@@ -413,11 +414,11 @@ def test_random_kills(
             status, _, stderr = run.end()
             run.left_alone = True  # whoever lives on is the next run's neighbour
         if status == 0:
-            assert_same(out, expected(format_name), kills)
+            assert_same(out, expected(format_name))
             renewed(out)
         elif status != -signal.SIGKILL:
             assert (status, "failed twice: its worker was killed by SIGKILL" in stderr) == (1, True), stderr
     with Run(listing, out, format_name) as run:
         assert run.end()[0] == 0
-    assert_same(out, expected(format_name), kills)
+    assert_same(out, expected(format_name))
     print(f"killed: {dict(kills)}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.faults.campaign import Campaign, Program
 from helpers.faults.harness import Action, FaultServer
 from helpers.fillers import numbered_sample
 from helpers.filling import assert_sound, blocks, drop, fill, newest_store
@@ -62,26 +62,20 @@ def _again(root: Path, first: int, count: int, format: str) -> None:
 
 @ONE_FORMAT
 def test_a_kill_at_any_change_loses_nothing_that_was_published(
-    format_name: str, memory_path: Path, server: FaultServer, complete: bool
+    format_name: str, memory_path: Path, server: FaultServer, campaign: Campaign
 ) -> None:
-    model = memory_path / "model"
+    model, root = memory_path / "model", memory_path / "cache"
     # As full as it gets, so that the next shards evict.
     _again(model, 0, 220, format_name)
     published: dict[int, int] = {}
     full = newest_store(model)
     assert_sound(full, published)
     drop(full)
-    args = {"first": 1000, "count": 25, "format": format_name, "shard_size": 1 << 16}
-    root = memory_path / "cache"
-    shutil.copytree(model, root)
-    calls = server.run(FILL, {**args, "root": os.fspath(root)}, root).calls
+    args = {"first": 1000, "count": 25, "format": format_name, "shard_size": 1 << 16, "root": os.fspath(root)}
+    filler = Program(server, FILL, args, root).starting_from(model)
+    calls = filler.undisturbed()
     assert len(calls) > 30
-    points = range(1, len(calls) + 1) if complete else random.Random(0).sample(range(1, len(calls) + 1), 12)
-    for at in points:
-        shutil.rmtree(root)
-        shutil.copytree(model, root)
-        outcome = server.run(FILL, {**args, "root": os.fspath(root)}, root, Action.KILL, at)
-        assert outcome.returncode == -signal.SIGKILL
+    for _ in campaign(filler, calls, Action.KILL):
         known = dict(published)
         before = newest_store(root)
         assert_sound(before, known)
@@ -94,7 +88,7 @@ def test_a_kill_at_any_change_loses_nothing_that_was_published(
         drop(after)
         assert list((root / TEMPORARY).iterdir()) == []
         files = list((root / SHARDS).iterdir())
-        assert len(files) == len(after.generation.records) * (3 if format_name == "tar" else 2), at
+        assert len(files) == len(after.generation.records) * (3 if format_name == "tar" else 2)
 
 
 def fill_for_ever(root: Path, format: str, first: int) -> None:
@@ -136,7 +130,7 @@ def load_for_ever(root: Path) -> None:
                     raise
 
 
-class Campaign:
+class Crowd:
     """A filler and readers in processes of their own, which are killed at random times, and what is known of them.
 
     Attributes:
@@ -221,10 +215,10 @@ def _children(process: BaseProcess) -> list[int]:
     return [int(child) for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
-def _campaign(root: Path, format: str, seed: int, kills: int, samples: int) -> Campaign:
+def _campaign(root: Path, format: str, seed: int, kills: int, samples: int) -> Crowd:
     # As full as it gets, so that the next shards evict.
     _again(root, 0, 200, format)
-    found = Campaign(root, format, seed)
+    found = Crowd(root, format, seed)
     deadline = time.monotonic() + 60
     try:
         found.look()

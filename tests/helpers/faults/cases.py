@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from helpers.faults.harness import Action, FaultServer, Outcome
+from helpers.faults.campaign import Program
+from helpers.faults.harness import FaultServer
 from helpers.fields import COLUMNS, field_set
 from helpers.support import image_set, tree
 
@@ -111,6 +111,11 @@ class Job:
         return replace(self, source=source, retry_rejects=True)
 
     @property
+    def every(self) -> int:
+        """One point in so many is enough: many fields are written by the same calls as an image and a label."""
+        return 1 if self.columns is None else 4
+
+    @property
     def options(self) -> PackOptions:
         """What is stored, and how."""
         return PackOptions(format=self.format, shard_bytes=self.shard_bytes, columns=self.columns)
@@ -118,6 +123,11 @@ class Job:
     def run(self, out: Path) -> PackReport:
         """Packs in this process."""
         return pack(self.source, out, self.options, max_rejects="1", retry_rejects=self.retry_rejects, part=self.part)
+
+    def packed(self, out: Path) -> dict[str, bytes]:
+        """Packs in this process, and returns the files."""
+        self.run(out)
+        return tree(out)
 
     def args(self, out: Path) -> dict[str, Any]:
         """The arguments of `PACK`."""
@@ -131,68 +141,43 @@ class Job:
             "part": self.part,
         }
 
-    def run_under(
-        self, faults: FaultServer, out: Path, action: Action = Action.COUNT, at: int = 0, error: int = 0
-    ) -> Outcome:
-        """Packs in a separate process, in which the `at`-th change to `out` goes wrong."""
-        return faults.run(PACK, self.args(out), out, action, at, error)
-
-    def runs_under(
-        self,
-        faults: FaultServer,
-        folder: Path,
-        cases: Iterable[tuple[Action, int]],
-        error: int = 0,
-        model: Path | None = None,
-    ) -> Iterator[tuple[tuple[Action, int], Path, Outcome]]:
-        """Each case with the folder that it left. While the caller examines it, the next case runs in another folder.
-
-        Args:
-            faults: Runs the cases.
-            folder: The parent of these folders.
-            cases: What goes wrong, and at which change; see `points`.
-            error: See `FaultServer.run`.
-            model: Folder that each run starts from a copy of; None: it starts from nothing.
-        """
-        begun: tuple[tuple[Action, int], Path, Callable[[], Outcome]] | None = None
-        try:
-            for number, (action, at) in enumerate(cases):
-                before = begun and (*begun[:2], begun[2]())
-                begun = None
-                out = renewed(folder / f"out {number % 2}", model)
-                begun = (action, at), out, faults.start(PACK, self.args(out), out, action, at, error)
-                if before:
-                    yield before
-        finally:
-            # The next user of the server must not get this answer.
-            last = begun and (*begun[:2], begun[2]())
-        if last:
-            yield last
+    def program(self, server: FaultServer, out: Path, code: str = PACK) -> Program:
+        """Packs in a separate process, or does what `code` says."""
+        return Program(server, code, self.args(out), out)
 
 
-def assert_same(out: Path, expected: dict[str, bytes], case: object) -> None:
+def assert_completed(out: Path, expected: dict[str, bytes], run: Callable[[Path], PackReport]) -> None:
+    """Asserts that `run` completes the dataset and writes no finished shard again."""
+    finished = finished_shards(out)
+    report = run(out)
+    assert report.complete_before or report.resumed >= len(finished)
+    assert {name: written(out / name) for name in finished} == finished
+    assert_same(out, expected)
+
+
+def assert_same(out: Path, expected: dict[str, bytes]) -> None:
     """Asserts that the folder holds these files, nothing temporary and no notes, and that `verify` finds no problem."""
     found = tree(out)
-    assert sorted(found) == sorted(expected), case
-    assert [name for name in found if found[name] != expected[name]] == [], case
-    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["index"], case
-    assert_sound(out, found, case)
+    assert sorted(found) == sorted(expected)
+    assert [name for name in found if found[name] != expected[name]] == []
+    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["index"]
+    assert_sound(out, found)
 
 
-def assert_sound_if_finished(out: Path, case: object) -> None:
+def assert_sound_if_finished(out: Path) -> None:
     """Asserts what holds at any moment: a reader finds no dataset or a sound one."""
     if (out / "manifest.json").exists():
-        assert_sound(out, tree(out), case)
+        assert_sound(out, tree(out))
 
 
 _sound: set[bytes] = set()
 
 
-def assert_sound(out: Path, files: dict[str, bytes], case: object) -> None:
+def assert_sound(out: Path, files: dict[str, bytes]) -> None:
     """Asserts that `verify` finds no problem in `out`, which holds these files. Each content is verified only once."""
     digest = hashlib.sha256(repr(sorted(files.items())).encode()).digest()
     if digest not in _sound:
-        assert verify(out).problems == (), case
+        assert verify(out).problems == ()
         _sound.add(digest)
 
 
@@ -206,11 +191,3 @@ def written(path: Path) -> tuple[int, int]:
     """A value that changes when a file is written again."""
     status = path.stat()
     return status.st_ino, status.st_mtime_ns
-
-
-def renewed(out: Path, model: Path | None = None) -> Path:
-    """Replaces `out` by a copy of `model`, or removes it. Returns `out`."""
-    shutil.rmtree(out, ignore_errors=True)
-    if model is not None:
-        shutil.copytree(model, out)
-    return out

@@ -1,12 +1,8 @@
 """Kill a real Python process, or make a call fail, at any of its changes to a directory.
 
 ``FaultServer`` is one Python process started under ``faultlib.c``. It imports the code under test, runs it once to warm
-it up, and then forks a child per request, so that a crash costs milliseconds and hundreds of them are affordable::
-
-    with FaultServer(fault_library, prepare="import packtrain._packer") as faults:
-        calls = faults.run(CODE, {"out": str(out)}, out).calls
-        for action, at in points(calls, Action.KILL, Action.TEAR):
-            died = faults.run(CODE, {"out": str(other)}, other, action, at)
+it up, and then forks a child per request, so that a crash costs milliseconds and hundreds of them are affordable.
+`campaign.py` goes through all of a program's points.
 """
 
 import ctypes
@@ -56,10 +52,6 @@ class Outcome:
     returncode: int  # as in subprocess: the exit status, or minus the signal that killed it
     output: str  # stdout and stderr, with the traceback of an exception
     calls: tuple[Call, ...]  # up to and including the one that went wrong
-
-
-FaultPoints = Callable[..., list[tuple[Action, int]]]
-"""Takes the calls of an undisturbed run, and actions. Returns each (action, at) at which something goes wrong."""
 
 
 class NoCompilerError(Exception):

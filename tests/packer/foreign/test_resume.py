@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.faults.harness import Action, FaultPoints, FaultServer
+from helpers.faults.campaign import Campaign, Program, renewed
+from helpers.faults.harness import Action, FaultServer
 from helpers.shards import jpeg, write_shards, write_tar
 from helpers.support import tree
 from hypothesis import given, settings
@@ -62,33 +62,28 @@ def fresh(shards: list[Path], out: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("update", [False, True])
 def test_killed_anywhere_and_run_again_gives_the_same_bytes(
-    faults: FaultServer, shards: list[Path], memory_path: Path, fault_points: FaultPoints, update: bool
+    faults: FaultServer, shards: list[Path], memory_path: Path, campaign: Campaign, update: bool
 ) -> None:
-    def prepared(name: str) -> Path:
-        folder = memory_path / name
-        folder.mkdir()
+    folder = memory_path / "watched"
+    out = folder / "out"
+
+    def prepare(folder: Path) -> None:
+        renewed(folder).mkdir()
         if update:
-            index_shards(shards[:1], folder / "out")
-        return folder
+            index_shards(shards[:1], out)
 
-    def run(folder: Path, action: Action = Action.COUNT, at: int = 0) -> Any:
-        return faults.run(INDEX, arguments(shards, folder / "out", update=update), folder, action, at)
-
-    undisturbed = prepared("undisturbed")
-    calls = run(undisturbed).calls
-    expected = tree(undisturbed / "out")
-    for number, case in enumerate(fault_points(calls, Action.KILL, Action.TEAR)):
-        folder = prepared(str(number))
-        assert run(folder, *case).returncode == -signal.SIGKILL, case
-        out = folder / "out"
+    program = Program(faults, INDEX, arguments(shards, out, update=update), folder, prepare)
+    calls = program.undisturbed()
+    expected = tree(out)
+    for _ in campaign(program, calls, Action.KILL, Action.TEAR):
         if (out / "manifest.json").exists():
-            assert not verify(out).problems, case
+            assert not verify(out).problems
         before = notes(out)
         if update or not (out / "manifest.json").exists():
             report = index_shards(shards, out, update=update)
-            assert report.resumed == (len(before) if report.indexed else 0), case
-        assert tree(out) == expected, case
-        assert not [path for path in out.iterdir() if path.name == "parts" and notes(out)], case
+            assert report.resumed == (len(before) if report.indexed else 0)
+        assert tree(out) == expected
+        assert not notes(out)
 
 
 def test_parts_in_processes_give_the_same_bytes_as_one_run(shards: list[Path], tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import errno
 import random
 import shutil
-import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.faults.harness import Action, Call, FaultPoints, FaultServer
+from helpers.faults.campaign import Campaign, Program, renewed
+from helpers.faults.harness import Action, FaultServer
 from helpers.staging.children import Child
 from helpers.staging.laws import STAGE, assert_same, assert_tidy, big_dataset, root_of
 from helpers.support import flip, tree
@@ -23,7 +24,6 @@ from helpers.support import flip, tree
 from packtrain import StageOptions, stage
 from packtrain.staging import entries, evict, repair
 
-KILLED = -signal.SIGKILL
 CLEAN_ERROR = 3
 ROUNDS = pytest.mark.parametrize("count", [10, pytest.param(200, marks=pytest.mark.stress)])
 
@@ -49,112 +49,72 @@ except (NoSpace, StagingError) as error:
 """
 
 
-class Victim:
-    """Code that changes a folder and is killed again and again.
-
-    Args:
-        server: Server that starts the processes.
-        place: Folder that the code changes.
-        code: Python code to run.
-        args: Arguments of the code, in addition to the folder.
-    """
-
-    def __init__(self, server: FaultServer, place: Path, code: str, **args: object) -> None:
-        self._server = server
-        self._place = place
-        self._code = code
-        self._args = {**args, "place": str(place)}
-
-    def calls(self) -> tuple[Call, ...]:
-        """The changes that the code makes when nothing goes wrong."""
-        outcome = self._server.run(self._code, self._args, self._place)
-        assert outcome.returncode == 0, outcome.output
-        return outcome.calls
-
-    def dies(self, action: Action, at: int) -> bool:
-        """True if the code was killed; False if it finished."""
-        outcome = self._server.run(self._code, self._args, self._place, action, at)
-        assert outcome.returncode in (0, KILLED), outcome.output
-        return outcome.returncode == KILLED
-
-    def fails(self, at: int, action: Action = Action.FAIL_FROM) -> str | None:
-        """The error if the disk is full from the `at`-th change on; None if the code finished nevertheless."""
-        args = {**self._args, "code": self._code}
-        outcome = self._server.run(CLEANLY, args, self._place, action, at, errno.ENOSPC)
-        assert outcome.returncode in (0, CLEAN_ERROR), outcome.output
-        return outcome.output if outcome.returncode else None
-
-
 def emptied(place: Path) -> None:
     shutil.rmtree(root_of(place), ignore_errors=True)
 
 
-def assert_completes(dataset: Path, place: Path, case: object) -> None:
+def program(server: FaultServer, place: Path, source: str, /, **args: object) -> Program:
+    """Code that changes a place, which is empty when it begins."""
+    return Program(server, source, {**args, "place": str(place)}, place, emptied)
+
+
+def starting_from_here(victim: Program) -> Program:
+    """The same program, each run of which begins with what the place holds now."""
+    root = root_of(victim.folder)
+    model = shutil.copytree(root, victim.folder / "model", symlinks=True)
+    return replace(victim, prepare=lambda _: renewed(root, model))
+
+
+def assert_completes(dataset: Path, place: Path) -> None:
     """The next call gives a complete copy, and nothing else is left."""
     staged = stage(dataset, StageOptions(to=place))
     assert_same(staged.path, dataset)
-    try:
-        assert_tidy(place, staged.path)
-    except AssertionError as error:
-        raise AssertionError(f"after {case}: {error}") from error
+    assert_tidy(place, staged.path)
     (entry,) = entries(place)
-    assert (entry.state, entry.shards) == ("complete", entry.local_shards), case
+    assert (entry.state, entry.shards) == ("complete", entry.local_shards)
 
 
 @pytest.mark.complete
-def test_the_copier_dies_anywhere(faulty: FaultServer, dataset: Path, place: Path, fault_points: FaultPoints) -> None:
-    victim = Victim(faulty, place, STAGE, dataset=str(dataset), options={"threads": 1})
-    calls = victim.calls()
+def test_the_copier_dies_anywhere(faulty: FaultServer, dataset: Path, place: Path, campaign: Campaign) -> None:
+    copier = program(faulty, place, STAGE, dataset=str(dataset), options={"threads": 1})
+    calls = copier.undisturbed()
     assert len(calls) > 60
-    for case in fault_points(calls, Action.KILL, Action.TEAR):
-        emptied(place)
-        assert victim.dies(*case), case
+    for _ in campaign(copier, calls, Action.KILL, Action.TEAR):
         for path in root_of(place).glob("[!.]*"):
             assert_same(path, dataset)
-        assert_completes(dataset, place, (case, calls[case[1] - 1]))
+        assert_completes(dataset, place)
 
 
 @pytest.mark.complete
 def test_the_copier_of_a_partial_entry_dies_anywhere(
-    faulty: FaultServer, dataset: Path, place: Path, fault_points: FaultPoints
+    faulty: FaultServer, dataset: Path, place: Path, campaign: Campaign
 ) -> None:
     """First while it makes the entry, then while it adds shards; afterwards all of it is staged with more room."""
     budget = half_of(dataset, place)
     options = {"threads": 1, "budget": budget, "partial": True}
-    begin = Victim(faulty, place, STAGE, dataset=str(dataset), options=options)
-    calls = begin.calls()
+    begin = program(faulty, place, STAGE, dataset=str(dataset), options=options)
+    calls = begin.undisturbed()
     assert entries(place)[0].state == "partial"
-    for case in fault_points(calls, Action.KILL):
-        emptied(place)
-        assert begin.dies(*case), case
-        assert_completes(dataset, place, case)
+    for _ in campaign(begin, calls, Action.KILL, every=2):
+        assert_completes(dataset, place)
     emptied(place)
-    stage(dataset, StageOptions(to=place, budget=budget, partial=True))
-    shutil.copytree(place, place / "model", symlinks=True)
-    grow = Victim(faulty, place, STAGE, dataset=str(dataset), options={"threads": 1})
-    for case in fault_points(grow.calls(), Action.KILL):
-        emptied(place)
-        shutil.copytree(place / "model" / root_of(place).name, root_of(place), symlinks=True)
-        assert grow.dies(*case), case
+    stage(dataset, StageOptions(to=place, budget=budget, partial=True)).lease.close()
+    grow = starting_from_here(program(faulty, place, STAGE, dataset=str(dataset), options={"threads": 1}))
+    for _ in campaign(grow, grow.undisturbed(), Action.KILL, every=2):
         (path,) = root_of(place).glob("[!.]*")
         found = tree(path)
-        assert {name: found[name] for name in tree(dataset)} == tree(dataset), case
-        assert_completes(dataset, place, case)
+        assert {name: found[name] for name in tree(dataset)} == tree(dataset)
+        assert_completes(dataset, place)
 
 
 @pytest.mark.complete
 def test_the_evictor_dies_anywhere(
-    faulty: FaultServer, datasets: tuple[Path, ...], place: Path, fault_points: FaultPoints
+    faulty: FaultServer, datasets: tuple[Path, ...], place: Path, campaign: Campaign
 ) -> None:
-    victim = Victim(faulty, place, EVICT)
-    emptied(place)
     for dataset in datasets[:2]:
-        stage(dataset, StageOptions(to=place))
-    shutil.copytree(place, place / "model")
-    for case in fault_points(victim.calls(), Action.KILL):
-        emptied(place)
-        shutil.copytree(place / "model" / root_of(place).name, root_of(place))
-        assert victim.dies(*case), case
+        stage(dataset, StageOptions(to=place)).lease.close()
+    evictor = starting_from_here(program(faulty, place, EVICT))
+    for _ in campaign(evictor, evictor.undisturbed(), Action.KILL):
         left = sorted(root_of(place).glob("[!.]*"))
         for path in left:
             assert_same(path, next(dataset for dataset in datasets if path.name.startswith(dataset.name)))
@@ -163,7 +123,7 @@ def test_the_evictor_dies_anywhere(
 
 
 @pytest.mark.complete
-def test_the_repairer_dies_anywhere(faulty: FaultServer, dataset: Path, place: Path, fault_points: FaultPoints) -> None:
+def test_the_repairer_dies_anywhere(faulty: FaultServer, dataset: Path, place: Path, campaign: Campaign) -> None:
     """Readers find every file at any time, and intact files stay as they are."""
     staged = stage(dataset, StageOptions(to=place))
     staged.lease.close()
@@ -171,12 +131,8 @@ def test_the_repairer_dies_anywhere(faulty: FaultServer, dataset: Path, place: P
     for path in damaged:
         path.chmod(0o644)
         flip(path, 600 if path.suffix == ".tar" else -1)
-    shutil.copytree(place, place / "model")
-    victim = Victim(faulty, place, REPAIR, entry=str(staged.path))
-    for case in fault_points(victim.calls(), Action.KILL):
-        emptied(place)
-        shutil.copytree(place / "model" / root_of(place).name, root_of(place))
-        assert victim.dies(*case), case
+    repairer = starting_from_here(program(faulty, place, REPAIR, entry=str(staged.path)))
+    for _ in campaign(repairer, repairer.undisturbed(), Action.KILL):
         assert set(tree(staged.path)) == {*tree(dataset), "staged.json"}
         repair(staged.path.parents[1], staged.id)
         stage(dataset, StageOptions(to=place)).lease.close()
@@ -186,35 +142,33 @@ def test_the_repairer_dies_anywhere(faulty: FaultServer, dataset: Path, place: P
 
 @pytest.mark.complete
 def test_a_full_medium_is_a_clean_error_anywhere(
-    faulty: FaultServer, dataset: Path, place: Path, fault_points: FaultPoints
+    faulty: FaultServer, dataset: Path, place: Path, campaign: Campaign
 ) -> None:
-    victim = Victim(faulty, place, STAGE, dataset=str(dataset), options={"threads": 1})
+    options = {"threads": 1}
+    copier = program(faulty, place, CLEANLY, code=STAGE, dataset=str(dataset), options=options)
     said = set()
-    for _, at in fault_points(victim.calls(), Action.FAIL_FROM):
-        emptied(place)
-        message = victim.fails(at)
-        if message is not None:
-            said.add(message)
-            assert "No space left" in message or "no space left" in message
-        assert_completes(dataset, place, at)
+    for trial in campaign(copier, copier.undisturbed(), Action.FAIL_FROM, error=errno.ENOSPC, every=4):
+        assert trial.outcome.returncode in (0, CLEAN_ERROR), trial.outcome.output
+        if trial.outcome.returncode == CLEAN_ERROR:
+            said.add(trial.outcome.output)
+            assert "no space left" in trial.outcome.output.lower()
+        assert_completes(dataset, place)
     assert len(said) > 3
 
 
 @pytest.mark.complete
 @ROUNDS
-def test_threads_die_again_and_again(faulty: FaultServer, dataset: Path, place: Path, count: int) -> None:
+def test_threads_die_again_and_again(
+    faulty: FaultServer, dataset: Path, place: Path, campaign: Campaign, count: int
+) -> None:
     chance = random.Random(count)
-    victim = Victim(faulty, place, STAGE, dataset=str(dataset), options={})
-    calls = len(victim.calls())
-    for number in range(count):
-        emptied(place)
-        history: list[tuple[Action, int]] = []
+    copier = program(faulty, place, STAGE, dataset=str(dataset), options={})
+    calls = copier.undisturbed()
+    for _ in range(count):
         # Each run needs fewer changes, because it continues where the last one stopped.
-        while len(history) < 5:
-            history.append((chance.choice((Action.KILL, Action.TEAR)), chance.randint(1, calls)))
-            if not victim.dies(*history[-1]):
-                break
-        assert_completes(dataset, place, (number, history))
+        for _ in campaign.again_and_again(copier, calls, chance, most=5):
+            pass
+        assert_completes(dataset, place)
 
 
 @ROUNDS

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers.faults.harness import Action, FaultPoints, FaultServer
+from helpers.faults.campaign import Campaign, Program, renewed
+from helpers.faults.harness import Action, FaultServer
 from helpers.local_objects import LocalObjects
 from helpers.streaming import URL, MiB, Remote, assert_whole, fetcher_pid, read, write_plain
+from helpers.support import tree
 
 from packtrain._storage.staging.entries import entries
 from packtrain._storage.streams import cutting
@@ -74,13 +77,21 @@ def cache(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> ChunkCache:
     return remote.open(4 * MiB)
 
 
-def emptied(cache: ChunkCache) -> None:
-    """Takes all chunks away, as if there had never been any."""
-    for path in (cache.entry / CHUNKS).iterdir():
+@pytest.fixture
+def fetcher(remote: Remote, cache: ChunkCache, faulty: FaultServer) -> Program:
+    """Fetches chunks into the cache, which is empty when it begins."""
+    return Program(
+        faulty, FETCH, {"entry": str(cache.entry), "store": str(remote.store.folder)}, cache.entry, without_chunks
+    )
+
+
+def without_chunks(entry: Path) -> None:
+    """Takes all chunks of a cache away, as if there had never been any."""
+    for path in (entry / CHUNKS).iterdir():
         path.unlink()
-    (cache.entry / "boot").unlink(missing_ok=True)
-    with (cache.entry / "present").open("r+b") as file:
-        file.write(bytes(len(cache.table)))
+    (entry / "boot").unlink(missing_ok=True)
+    with (entry / "present").open("r+b") as file:
+        file.write(bytes(os.fstat(file.fileno()).st_size))
 
 
 def assert_sound(remote: Remote, cache: ChunkCache) -> None:
@@ -91,59 +102,43 @@ def assert_sound(remote: Remote, cache: ChunkCache) -> None:
     assert names == {f"{chunk:08d}" for chunk in range(len(cache.table)) if cache.present[chunk]}
 
 
-def test_a_fetcher_killed_at_any_step(
-    remote: Remote, cache: ChunkCache, faulty: FaultServer, fault_points: FaultPoints
-) -> None:
-    arguments = {"entry": str(cache.entry), "store": str(remote.store.folder)}
-    done = faulty.run(FETCH, arguments, cache.entry)
-    assert done.returncode == 0, done.output
-    assert {call.name for call in done.calls} >= {"writev", "fsync", "rename", "unlink"}
-    for action, at in fault_points(done.calls, Action.KILL, Action.TEAR):
-        emptied(cache)
-        died = faulty.run(FETCH, arguments, cache.entry, action, at)
-        assert died.returncode == -9, died.output
+def test_a_fetcher_killed_at_any_step(remote: Remote, cache: ChunkCache, fetcher: Program, campaign: Campaign) -> None:
+    calls = fetcher.undisturbed()
+    assert {call.name for call in calls} >= {"writev", "fsync", "rename", "unlink"}
+    for _ in campaign(fetcher, calls, Action.KILL, Action.TEAR):
         assert_sound(remote, cache)
 
 
 @pytest.mark.complete
-@pytest.mark.parametrize("code", [errno.ENOSPC, pytest.param(errno.EIO, marks=pytest.mark.complete)])
-def test_a_step_that_fails(
-    code: int, remote: Remote, cache: ChunkCache, faulty: FaultServer, fault_points: FaultPoints
-) -> None:
-    arguments = {"entry": str(cache.entry), "store": str(remote.store.folder)}
-    done = faulty.run(FETCH, arguments, cache.entry)
-    for action, at in fault_points(done.calls, Action.FAIL):
-        emptied(cache)
-        failed = faulty.run(FETCH, arguments, cache.entry, action, at, code)
-        if done.calls[at - 1].name in ("writev", "open") and done.calls[at - 1].path.startswith(CHUNKS):
-            assert failed.returncode == 0, failed.output
-            assert len(json.loads(failed.output.splitlines()[-1])) == 1
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_step_that_fails(code: int, remote: Remote, cache: ChunkCache, fetcher: Program, campaign: Campaign) -> None:
+    for trial in campaign(fetcher, fetcher.undisturbed(), Action.FAIL, error=code):
+        if trial.call.name in ("writev", "open") and trial.call.path.startswith(CHUNKS):
+            assert trial.outcome.returncode == 0, trial.outcome.output
+            assert len(json.loads(trial.outcome.output.splitlines()[-1])) == 1
             assert not list((cache.entry / CHUNKS).glob(".*tmp*")), "nothing is left of it"
         assert_sound(remote, cache)
 
 
 @pytest.mark.complete
-def test_a_cache_whose_maker_is_killed_at_any_step(
-    remote: Remote, faulty: FaultServer, fault_points: FaultPoints, complete: bool
-) -> None:
+def test_a_cache_whose_maker_is_killed_at_any_step(remote: Remote, faulty: FaultServer, campaign: Campaign) -> None:
     write_plain(remote.dataset, [[3000] * 20])
-    arguments = {"store": str(remote.store.folder), "place": str(remote.place)}
-    done = faulty.run(OPEN, arguments, remote.place)
-    assert done.returncode == 0, done.output
-    entry = Path(done.output.strip())
-    for number, (action, at) in enumerate(fault_points(done.calls, Action.KILL)[:: 1 if complete else 5]):
-        place = remote.place / str(number)
-        place.mkdir()
-        died = faulty.run(OPEN, {**arguments, "place": str(place)}, place, action, at)
-        assert died.returncode == -9, died.output
+    place = remote.place / "new"
+
+    def prepare(place: Path) -> None:
+        renewed(place).mkdir()
+
+    maker = Program(faulty, OPEN, {"store": str(remote.store.folder), "place": str(place)}, place, prepare)
+    calls = maker.undisturbed()
+    (entry,) = entries(place)
+    expected = tree(entry.path)
+    for _ in campaign(maker, calls, Action.KILL):
         assert not [found for found in entries(place) if found.finished and found.state != "stream"]
-        again = faulty.run(OPEN, {**arguments, "place": str(place)}, place)
+        again = maker.run()
         assert again.returncode == 0, again.output
-        assert [found.state for found in entries(place)] == ["stream"]
-        made = Path(again.output.strip())
-        assert made.name == entry.name
-        for path in sorted(entry.rglob("*")):
-            if path.is_file():
-                assert (made / path.relative_to(entry)).read_bytes() == path.read_bytes(), path
-    assert str(URL) in (entry / "origin.json").read_text()
+        (entry,) = entries(place)
+        assert entry.state == "stream"
+        made = tree(entry.path)
+        assert {name: made[name] for name in expected} == expected
+    assert str(URL) in (entry.path / "origin.json").read_text()
     assert fetcher_pid(remote.open(4 * MiB)) and read(remote.open(4 * MiB), 0)
