@@ -66,10 +66,7 @@ def wait_until_moved(cache: Cache, dataset: GrowingDataset, loader: Loader) -> N
 
 
 @pytest.mark.complete
-@START_METHODS
-@pytest.mark.parametrize(
-    "count", [pytest.param(1, marks=pytest.mark.complete), 3, pytest.param(16, marks=pytest.mark.complete)]
-)
+@pytest.mark.parametrize(("method", "count"), [("fork", 1), ("fork", 3), ("fork", 16), ("forkserver", 3), ("spawn", 3)])
 def test_idle_workers_move_on_by_themselves(cache: Cache, method: str, count: int) -> None:
     """Each epoch is one batch, so that all workers but one have nothing to do. Nobody asks the loader for anything."""
     dataset = cache.dataset()
