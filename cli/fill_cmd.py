@@ -88,7 +88,7 @@ def command(
 def _source(
     words: Sequence[str], records: Path | None, slices: str | None, shape: str | None, seed: int | None
 ) -> tuple[Any, str]:
-    """The source that the command line names, and the cache."""
+    """Return the source that the command line names, and the cache."""
     if records is not None and slices is not None:
         raise UsageError("--records and --slices cannot be combined: a cache has one source")
     if (shape is None) != (slices is None):
@@ -113,7 +113,7 @@ def _source(
 
 
 def live_line(status: FillStatus) -> str:
-    """What a filler does, in one line."""
+    """Describe the status of a filler in one line."""
     from packtrain._growing.status import RUNNING, describe_writes
 
     figures = status.figures

@@ -1,4 +1,4 @@
-"""The files of a growing cache: what it holds, its shards, and its published states, the generations.
+"""The files of a growing cache: cache.json, the shards, and the published states, which are called generations.
 
     CACHE/
       cache.json                        container format, fields and labels: the same for all shards
@@ -76,7 +76,7 @@ class CacheInfo:
     Attributes:
         id: A random number that no other cache has.
         format: Container format of the shards.
-        fields: What samples hold.
+        fields: Fields of the samples.
         labels: Type of their labels.
     """
 
@@ -87,7 +87,7 @@ class CacheInfo:
 
     @cached_property
     def schema(self) -> Schema:
-        """What a sample holds.
+        """Schema of the samples.
 
         Raises:
             UsageError: The fields do not fit together.
@@ -203,7 +203,7 @@ class Generation:
         return found
 
     def _problem(self, number: int) -> str | None:
-        """What is wrong with values that belong together; None if nothing is."""
+        """Return what is wrong with values that belong together; None if nothing is."""
         if self.number != number:
             return f"it says that it is generation {self.number}"
         if not len(self.records) == len(self.bytes) == len(self.index_crc32c):
@@ -313,7 +313,7 @@ class GenerationLease(Lock):
 
 
 def promise(root: Path, number: int, until: float) -> bool:
-    """Keeps a generation until a time, in seconds since 1970, even if nobody reads it.
+    """Keep a generation until a time, in seconds since 1970, even if nobody reads it.
 
     Returns:
         False if it is gone, or if this user may not change the cache.
@@ -329,7 +329,7 @@ def promise(root: Path, number: int, until: float) -> bool:
 
 
 def promised(status: os.stat_result) -> float:
-    """For how many seconds a generation is promised, by the status of its file; 0 if it is not.
+    """Return for how many seconds a generation is promised, by the status of its file; 0 if it is not promised.
 
     A promise sets the time of the last change into the future, as seen from the moment in which that is done, which the
     kernel notes. So a file that was only written is no promise, even if the clock has been put back since. A promise
@@ -342,7 +342,7 @@ def promised(status: os.stat_result) -> float:
 
 
 def shorten(root: Path, number: int, promised: float, until: float) -> None:
-    """Ends a promise earlier, unless it is no longer the one that was made, but that of somebody else.
+    """End a promise earlier, unless somebody else has made another one since.
 
     Args:
         root: The cache's folder.
@@ -357,7 +357,7 @@ def shorten(root: Path, number: int, promised: float, until: float) -> None:
 
 
 def retire(root: Path, number: int) -> bool:
-    """Removes a generation, durably, unless somebody holds a lease on it or it is promised. True if it is gone.
+    """Remove a generation, durably, unless somebody holds a lease on it or it is promised. Return True if it is gone.
 
     Raises:
         OSError: It cannot be opened or removed.
@@ -393,7 +393,7 @@ def _gone(root: Path, number: int) -> GenerationGone:
 
 @contextmanager
 def advising(what: str, file: str) -> Iterator[None]:
-    """Adds to an error about a damaged file what to do about it, and names the file, relative to the cache."""
+    """Add advice to an error about a damaged file, and the name of the file, relative to the cache."""
     try:
         yield
     except CorruptFile as error:

@@ -1,4 +1,4 @@
-"""What readers of a growing cache tell its filler: how many samples they took, and how far they have seen all.
+"""Reports of the readers of a growing cache to its filler: the samples they took, and the generations they finished.
 
 Each reader has a file of its own in ``readers/``, of four 64-bit numbers, little-endian, which it writes through a
 mapping: that takes no system call. It holds a lock on the file as long as it lives, so a filler can tell which readers
@@ -38,10 +38,10 @@ _MAPPED: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Report(NamedTuple):
-    """What one reader says.
+    """Report of one reader, as the filler reads it.
 
     Attributes:
-        path: Its file.
+        path: File of the report.
         taken: Number of samples that it handed out.
         seen: It has gone through a whole generation that ended before the sample of this number; 0 if through none.
         generation: Number of the generation that it reads.
@@ -120,7 +120,7 @@ def is_report(name: str) -> bool:
 
 @dataclass(frozen=True)
 class EndedReaders:
-    """What readers that have ended took and saw, and what else a filler must not forget. Only the filler writes it.
+    """Total of the readers that have ended, and what else a filler must not forget. Only the filler writes it.
 
     Attributes:
         taken: Number of samples that they handed out.

@@ -97,10 +97,10 @@ class GrowingCache:
         return {**vars(self), "_filler": None}
 
     def fill(self, source: Callable[[], Iterator[Sample]] | str, *, outlive: bool = False) -> None:
-        """Starts the filler, and returns when it has begun.
+        """Start the filler, and return when it has begun.
 
-        It runs in a new interpreter, which imports the module that the source is in. So a program in which the source
-        is defined needs ``if __name__ == "__main__":`` around what it does.
+        The filler runs in a new interpreter, which imports the module that the source is in. So a program in which the
+        source is defined needs ``if __name__ == "__main__":`` around what it does.
 
         Args:
             source: A function without arguments that returns an iterator of samples: dicts of field and bytes, text or
@@ -143,7 +143,7 @@ class GrowingCache:
         scaled: bool = False,
         timeout: float | None = None,
     ) -> GrowingDataset:
-        """The samples of the newest generation. Waits for the first one.
+        """Open the samples of the newest generation, and wait for the first one if there is none yet.
 
         Args:
             transform: As for `packtrain.open_dataset`, as are the others.
@@ -187,7 +187,7 @@ class GrowingCache:
         return GrowingDataset(samples)
 
     def status(self) -> FillStatus:
-        """What the filler does and has done, whoever started it; ``print`` shows it as a table."""
+        """Return what the filler does and has done, whoever started it; ``print`` shows the status as a table."""
         status = read_status(self.root)
         # Its lock ends a moment before it does.
         how = None if self._filler is None or status.alive else self._filler.ended(1.0)
@@ -200,7 +200,7 @@ class GrowingCache:
         return replace(status, state="killed", why=f"its process {how}{hint}", process=pid)
 
     def close(self) -> None:
-        """Ends the filler that this object has started, unless it is to outlive this process. May be called twice."""
+        """End the filler that this object has started, unless it is to outlive this process. May be called twice."""
         filler, self._filler = self._filler, None
         if filler is not None:
             atexit.unregister(self.close)
@@ -216,7 +216,7 @@ class GrowingCache:
         return f"{type(self).__name__}({os.fspath(self.root)!r}, {printable(self.status().doing)})"
 
     def _wait(self, timeout: float | None) -> None:
-        """Waits for a generation.
+        """Wait for a generation.
 
         Raises:
             FillError: There is none in time, or there will be none.
@@ -228,7 +228,7 @@ class GrowingCache:
                 next_look = now + _ASK
                 status = self.status()
                 alone = now if status.alive else alone
-                problem = self._hopeless(status, now - start, now - alone, timeout)
+                problem = self._why_hopeless(status, now - start, now - alone, timeout)
             # After the look at the filler, which may publish one and end meanwhile.
             if generation_numbers(self.root):
                 return
@@ -236,8 +236,8 @@ class GrowingCache:
                 raise FillError(problem)
             time.sleep(_LOOK)
 
-    def _hopeless(self, status: FillStatus, waited: float, alone: float, timeout: float | None) -> str:
-        """Why there is no use in waiting for a generation any more; empty if there is."""
+    def _why_hopeless(self, status: FillStatus, waited: float, alone: float, timeout: float | None) -> str:
+        """Say why there will be no generation, or not in time; empty as long as waiting makes sense."""
         trouble = f". The last problem: {status.figures.problem}" if status.figures.problem else ""
         # What ended before is not what the caller waits for: another process may be about to start a filler.
         ended = status.state in _OVER and (self._filler is not None or status.updated_ns >= self._made_ns)
@@ -257,12 +257,12 @@ class GrowingCache:
         return ""
 
     def _failure(self) -> str:
-        """Why the last filler failed; empty if it did not."""
+        """Return why the last filler failed; empty if it did not."""
         status = self.status()
         return status.why if status.state in _FAILED else ""
 
 
 def _all_fields(schema: Schema) -> tuple[str, ...] | None:
-    """All that is stored; None for an image with a label, which are a pair."""
+    """Return the names of all that is stored; None for an image with a label, which are a pair."""
     labels = (LABEL,) * (schema.labels.kind != "none")
     return None if schema.names == (IMAGE,) and labels else (*schema.names, *labels)

@@ -1,4 +1,4 @@
-"""How much is written to a disk in a day: flash wears out by it, and a cache that is filled all day writes a lot."""
+"""Bytes that are written to a drive in a day. Flash endures a limited number, and a filler writes all day."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _SECTOR: Final = 512
 
 @dataclass(frozen=True)
 class Hour:
-    """What was written in one hour of the clock.
+    """Bytes written in one hour of the clock.
 
     Attributes:
-        start_ns: When the first of it was counted, in nanoseconds since 1970.
-        bytes: How much, in allocated blocks.
+        start_ns: Time of the first write, in nanoseconds since 1970.
+        bytes: Number of bytes, in allocated blocks.
     """
 
     start_ns: Time
@@ -32,17 +32,13 @@ class Hour:
 
 
 class DiskWrites:
-    """Bytes written in the last 24 hours, kept by the hour.
-
-    Args:
-        hours: What was known before.
-    """
+    """Bytes written in the last 24 hours, kept by the hour."""
 
     def __init__(self, hours: Iterable[Hour] = ()) -> None:
         self._hours = {hour.start_ns // _HOUR_NS: hour for hour in hours}
 
     def add(self, count: int, now_ns: int) -> None:
-        """Counts bytes that were written, and forgets what is older than a day."""
+        """Count bytes that were written, and forget what is older than a day."""
         number = now_ns // _HOUR_NS
         before = self._hours.get(number, Hour(now_ns, 0))
         self._hours[number] = Hour(before.start_ns, before.bytes + count)
@@ -51,12 +47,12 @@ class DiskWrites:
 
     @property
     def hours(self) -> tuple[Hour, ...]:
-        """What is known, oldest first."""
+        """The hours in which something was written, oldest first."""
         return tuple(self._hours[number] for number in sorted(self._hours))
 
 
 def written_in_a_day(hours: Iterable[Hour], now_ns: int) -> tuple[int, int]:
-    """Bytes written in the last 24 hours, and bytes per day at this rate: more, if less than a day is known."""
+    """Return the bytes written in the last 24 hours, and the bytes per day at the rate of the time that is known."""
     known = [hour for hour in hours if now_ns - hour.start_ns < _DAY_NS]
     if not known:
         return 0, 0
@@ -66,7 +62,7 @@ def written_in_a_day(hours: Iterable[Hour], now_ns: int) -> tuple[int, int]:
 
 
 def drive_bytes(path: Path, sysfs: Path = Path("/sys")) -> int | None:
-    """Size of the drive that holds a path, of all of them together where there are several; None if nothing says so.
+    """Return the size of the drive, or of all drives together, that hold a path; None if the system does not say.
 
     A partition counts as its whole drive. A file system in memory has none.
     """
@@ -80,7 +76,7 @@ def drive_bytes(path: Path, sysfs: Path = Path("/sys")) -> int | None:
 
 
 def _drives(node: Path) -> set[Path]:
-    """The drives below a device: below a volume or an array, those that it is made of."""
+    """Return the drives below a device, which may be a partition, a volume or an array."""
     drive = node.parent if (node / "partition").exists() else node
     below = drive / "slaves"
     parts = [each.resolve() for each in below.iterdir()] if below.is_dir() else []

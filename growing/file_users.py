@@ -1,4 +1,4 @@
-"""Who keeps the filler from deleting something: readers of a generation, and processes that have a file open."""
+"""Processes that keep the filler from deleting something: readers of a generation, and users of an open file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_NAMED: Final = 4
 
 
 def is_open(path: Path) -> bool:
-    """True if any process has a file open or mapped.
+    """Check whether any process has a file open or mapped.
 
     A write lease can be had only on a file that nobody else has open. It ends at once, when the descriptor is closed.
     Where there are no leases, or the file belongs to another user and this process may not take one, it is False.
@@ -47,7 +47,7 @@ def is_open(path: Path) -> bool:
 
 
 def who_reads(root: Path, number: int) -> str:
-    """Who keeps a generation, for a message; empty if nobody does."""
+    """Name the processes that keep a generation, for a message; empty if there are none."""
     try:
         status = generation_path(root, number).stat()
     except FileNotFoundError:
@@ -60,7 +60,7 @@ def who_reads(root: Path, number: int) -> str:
 
 
 def who_maps(path: Path) -> str:
-    """Who has a file open or mapped, for a message."""
+    """Name the processes that have a file open or mapped, for a message."""
     named = _named(_users_of(path)) or "a process that cannot be named from here"
     return f"{path.name} is still open in {named}"
 

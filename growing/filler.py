@@ -30,7 +30,7 @@ from .throttles import ReaderThrottle, TokenBucket
 
 OnProgress = Callable[[FillFigures], None]
 Obstacle = Callable[[], str] | None
-"""Says what is in the way. It is called only now and then, because finding out who that is takes a while."""
+"""Describes what is in the way. It is called only now and then, because it may look at all processes."""
 _LOOK: Final = 0.05
 """Seconds between two looks whether a wait is over."""
 _PROGRESS: Final = 0.1
@@ -43,23 +43,23 @@ _LONGEST_PAUSE: Final = 30.0
 
 
 def fill(root: Path, source: Source, options: FillOptions, on_progress: OnProgress = lambda _: None) -> FillFigures:
-    """Fills a cache from a source, until that ends.
+    """Fill a cache from a source, until the source ends.
 
-    However it ends, samples that are in no shard yet are published as a last, smaller shard; only a sample that was
-    being written at that moment takes its shard with it. The first samples of a new cache, at most 64, are not written
-    before it is known what they have in common. A process that is killed loses the shard that it was writing,
-    and nothing else.
+    However the filling ends, samples that are in no shard yet are published as a last, smaller shard; only a sample
+    that was being written at that moment takes its shard with it. The first samples of a new cache, at most 64, are not
+    written before their schema is known. A process that is killed loses the shard that it was writing, and nothing
+    else.
 
     Args:
-        root: The cache's folder; made if it is missing.
+        root: The cache's folder, which the caller has locked.
         source: Yields the samples.
-        options: How.
+        options: How the cache is filled.
         on_progress: Called about ten times a second from the calling thread, also while the filler waits. What it
             raises ends the filling.
 
     Raises:
         UsageError: The cache has another format or other fields, or the budget is too small for shards of this size.
-        OutputConflict: Another filler works there, the folder holds something else, or others can change it.
+        OutputConflict: The folder holds something else.
         FillError: The source has never yielded a sample that can be stored, or its first samples differ.
         CorruptFile: The cache is damaged; the message says what to do.
         PackError: A file cannot be written, for another reason than a full disk, which is waited for; or the folder is
@@ -82,9 +82,9 @@ class CacheWriter:
 
     Args:
         root: The cache's folder, which the caller has locked.
-        info: What the cache holds.
-        options: How it is filled.
-        figures: Counts what is done.
+        info: Content of cache.json.
+        options: How the cache is filled.
+        figures: Counters that the writer keeps.
         on_progress: See `fill`.
 
     Raises:
@@ -107,7 +107,7 @@ class CacheWriter:
         self._options: Final = options
         self._publisher: Final = Publisher(root, info)
         self._readers: Final = ReaderThrottle(root, options.samples_per_insert)
-        self._space: Final = Space(root, info, options.budget_bytes)
+        self._space: Final = Space(root, info)
         self._rate: Final = TokenBucket(options.bytes_per_second, options.shard_bytes)
         self._shard: GrowingShard | None = None
         self._keep: Final = stays_in_memory(options.budget_bytes)
@@ -129,7 +129,7 @@ class CacheWriter:
         self.close()
 
     def add(self, sample: NewSample) -> None:
-        """Writes a sample, once there is room for it, and publishes the shard before if that is full.
+        """Write a sample, once there is room for it. If its shard is full, publish that first.
 
         A sample that is larger than a shard is refused. If the disk is full, the samples of the present shard are lost.
         """
@@ -159,7 +159,7 @@ class CacheWriter:
             self.idle()
 
     def idle(self) -> None:
-        """Reports on progress, when it is time. To be called while there is no sample."""
+        """Report on progress, if it is time. To be called while there is no sample."""
         now = time.monotonic()
         if now >= self._next_reports:
             self._next_reports = now + _REPORTS
@@ -169,7 +169,7 @@ class CacheWriter:
             self._on_progress(self.figures)
 
     def publish(self) -> None:
-        """Publishes the samples that were added since the last time, if there are any."""
+        """Publish the samples that were added since the last time, if there are any."""
         if self._shard is None:
             return
         self._space.check_folder()
@@ -191,7 +191,7 @@ class CacheWriter:
         self._look()
 
     def close(self) -> None:
-        """Publishes what is left, or removes it if a sample was being written when something went wrong."""
+        """Publish what is left, or remove it if a sample was being written when something went wrong."""
         if self._shard is not None and not self._shard.whole:
             shard, self._shard = self._shard, None
             self._forget(shard)
@@ -199,7 +199,7 @@ class CacheWriter:
         self._on_progress(self.figures)
 
     def _publish(self, finished: FinishedShard) -> None:
-        taken = self._publisher.publish(finished, self._most(), self._spared)
+        taken = self._publisher.publish(finished, self._most(), self._first_unseen)
         self.figures.shards += 1
         self.figures.written_bytes += taken
 
@@ -209,8 +209,8 @@ class CacheWriter:
         return self._space.need(self._options.shard_bytes, len(self._publisher.newest.records) + 1)
 
     @property
-    def _spared(self) -> int | None:
-        """The number of the sample after which no shard may be left out; None if any may."""
+    def _first_unseen(self) -> int | None:
+        """The number of the first sample that a generation must keep; None if it may leave out any."""
         return self._readers.seen if self._options.keep_unseen else None
 
     def _most(self) -> int:
@@ -238,7 +238,7 @@ class CacheWriter:
         )
 
     def _abandon(self, error: OSError) -> None:
-        """Gives the present shard up because of an error, and waits a while if that was a full disk."""
+        """Give the present shard up because of an error, and wait a while if the disk is full."""
         shard, self._shard = self._shard, None
         if shard is not None:
             self._forget(shard)
@@ -263,7 +263,7 @@ class CacheWriter:
         self.figures.evicted_bytes += evicted.bytes
 
     def _look(self) -> None:
-        """Brings the figures up to date."""
+        """Bring the figures up to date."""
         self._space.check_folder()
         newest, figures = self._publisher.newest, self.figures
         self._readers.look(newest.end_sample, full=newest.first_sample > 0)
@@ -284,7 +284,7 @@ class CacheWriter:
             self.figures.waited_seconds += time.monotonic() - start
 
     def _wait(self, obstacle: Callable[[], Obstacle]) -> None:
-        """Waits until there is no obstacle any more."""
+        """Wait until there is no obstacle any more."""
         if (found := obstacle()) is None:
             return
         start = now = told = time.monotonic()
@@ -316,7 +316,7 @@ class CacheWriter:
         self._evict()
         need, budget, used, publisher = self._need, self._options.budget_bytes, self._space.used, self._publisher
         self.figures.used_bytes = used
-        if (seen := self._spared) is not None:
+        if (seen := self._first_unseen) is not None:
             self._readers.look(publisher.newest.end_sample)
             if not publisher.fits(self._space.cost.peak(self._options.shard_bytes), self._most(), seen):
                 return lambda: "the cache is full of samples that no reader has gone through (keep_unseen)"

@@ -1,4 +1,4 @@
-"""How a cache is filled."""
+"""Options of filling a cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHARDS: Final = 4
 
 @dataclass(frozen=True)
 class FillOptions:
-    """How a cache is filled.
+    """Options of filling a cache.
 
     Attributes:
         budget: The most bytes that the cache takes on its file system, as in ``"500GiB"``: everything in its folder,

@@ -1,4 +1,4 @@
-"""Runs a filler: in this process, or in one of its own, which ends with the process that started it."""
+"""Runs a filler: in this process, or in a process of its own, which ends with the process that started it."""
 
 from __future__ import annotations
 
@@ -148,13 +148,13 @@ class _Job:
 
 
 def start(root: Path, source: Source | str, options: FillOptions, *, outlive: bool) -> Launched | None:
-    """Starts a filler in a new interpreter, which inherits nothing, and waits until it has begun.
+    """Start a filler in a new interpreter, which inherits nothing, and wait until it has begun.
 
     Args:
         root: The cache's folder.
         source: As for `run`; a function is sent by its name.
-        options: How.
-        outlive: True to let it live on when this process ends. Its output goes to ``filler.log`` in the folder.
+        options: How the cache is filled.
+        outlive: True to let the filler live on when this process ends. Its output goes to ``filler.log`` in the folder.
 
     Returns:
         The process; None if it outlives this one.

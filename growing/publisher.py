@@ -1,4 +1,4 @@
-"""Publishes generations, and deletes the shards that none of them has any more."""
+"""Publishes the generations of a cache, and deletes the shards that are in none of them any more."""
 
 from __future__ import annotations
 
@@ -30,25 +30,20 @@ _MOST_NAMED: Final = 3
 
 
 class Evicted(NamedTuple):
-    """What was deleted.
-
-    Attributes:
-        shards: Number of shards.
-        bytes: Their size in allocated blocks, with what lies beside them.
-    """
+    """Number of deleted shards, and their size in allocated blocks, with the files beside them."""
 
     shards: int
     bytes: int
 
 
 class Publisher:
-    """The generations of a cache, as its filler sees them. Nobody else may change them meanwhile.
+    """Publisher of a cache's generations, of which there is one at a time.
 
-    What an earlier filler has left unpublished is removed.
+    Removes the shards that an earlier filler has left unpublished.
 
     Args:
         root: The cache's folder.
-        info: What the cache holds.
+        info: Content of its cache.json.
 
     Raises:
         CorruptFile: A generation is damaged, or a shard of the newest one; the message says what to do.
@@ -71,27 +66,27 @@ class Publisher:
 
     @property
     def allocated(self) -> int:
-        """Bytes of all shards that are on disk, with what lies beside them."""
+        """Bytes of all shards that are on disk, with the files beside them."""
         return sum(self._allocated.values())
 
     @property
     def oldest_ns(self) -> int:
-        """When the oldest shard of the newest generation was written, in nanoseconds since 1970; 0 if there is none."""
+        """Time of the oldest shard of the newest generation, in nanoseconds since 1970; 0 if there is no generation."""
         newest = self.newest
         path = shard_path(self._root, container(self._info.format).SUFFIX, newest.first_shard)
         return path.stat().st_mtime_ns if newest.records else 0
 
     def publish(self, shard: FinishedShard, most: int, seen: int | None) -> int:
-        """Publishes a generation that ends with this shard.
+        """Publish a generation that ends with this shard.
 
         Args:
             shard: The shard.
             most: The most bytes of shards that the generation may have; it leaves out its oldest ones. It has at least
                 the new one.
-            seen: Shards that end after the sample of this number are not left out; None: no shard is spared.
+            seen: Shards that end after the sample of this number are not left out; None: any shard may be.
 
         Returns:
-            Bytes that the shard takes, with what lies beside it.
+            Bytes that the shard takes, with the files beside it.
         """
         last = self.newest
         assert shard.number == last.end_shard
@@ -106,7 +101,7 @@ class Publisher:
         return self._allocated[shard.number]
 
     def withdraw(self, shard: FinishedShard) -> bool:
-        """Forgets a shard whose publication failed. False if it was published nevertheless."""
+        """Forget a shard whose publication failed. Return False if it was published nevertheless."""
         last = self.newest
         if last.end_shard > shard.number:
             return False
@@ -117,7 +112,7 @@ class Publisher:
         return True
 
     def shrink(self, most: int, seen: int | None) -> bool:
-        """Publishes the newest generation without its oldest shards, if it has more than `most` bytes and may be so."""
+        """Publish the newest generation without its oldest shards if it exceeds `most` bytes; False if it does not."""
         last = self.newest
         count, _ = self._too_many(last, most, seen)
         if not count:
@@ -126,11 +121,11 @@ class Publisher:
         return True
 
     def fits(self, more: int, most: int, seen: int) -> bool:
-        """True if a generation with `more` bytes would have at most `most`, without shards that nobody has seen."""
+        """Check whether a generation with `more` bytes fits `most` bytes and keeps all shards that nobody has seen."""
         return self._too_many(self.newest, most - more, seen)[1] <= most - more
 
     def evict(self) -> Evicted:
-        """Retires the generations that nobody needs, and deletes the shards that are in none and in no process."""
+        """Retire the generations that nobody needs, and delete unneeded shards that no process has open."""
         before = len(self._held)
         for number in sorted(self._held)[:-1]:
             if retire(self._root, number):
@@ -150,11 +145,11 @@ class Publisher:
 
     @property
     def holds_older(self) -> bool:
-        """True if somebody keeps a generation that is not the newest, or has a shard open that is in none."""
+        """True if an older generation is still kept, or a shard is still open that is in no generation."""
         return len(self._held) > 1 or bool(self._unneeded())
 
     def holders(self) -> str:
-        """Who keeps shards that are not in the newest generation, for a message; empty if nobody does."""
+        """Name the processes that keep shards outside the newest generation, for a message; empty if there are none."""
         found = [text for number in sorted(self._held)[:-1] if (text := who_reads(self._root, number))]
         for number in self._unneeded()[:_MOST_NAMED]:
             files = shard_files(self._root, self._info, number)
@@ -168,7 +163,7 @@ class Publisher:
         return sorted(number for number in self._allocated if not any(number in each for each in held))
 
     def _too_many(self, generation: Generation, most: int, seen: int | None) -> tuple[int, int]:
-        """How many of its oldest shards a generation leaves out to fit `most` bytes, and the bytes of the others."""
+        """Return how many of its oldest shards a generation leaves out to fit `most`, and the bytes of the others."""
         total = sum(map(self._allocated.__getitem__, range(generation.first_shard, generation.end_shard)))
         end, count = generation.first_sample, 0
         for records in generation.records[:-1]:

@@ -55,7 +55,7 @@ class RandomRecords:
             return self._schema(store)
 
     def __call__(self) -> Iterator[dict[str, Any]]:
-        """Yields the records.
+        """Yield the records.
 
         Raises:
             UsageError: The dataset has no such field, or no row.
@@ -88,7 +88,7 @@ class RandomRecords:
 
 
 def _rounds(count: int, seed: int) -> Iterator[int]:
-    """Yields the numbers below `count`, each once in a round."""
+    """Yield the numbers below `count`, each once in a round."""
     keys = Permutation(1 << 60, seed)
     for turn in range(1 << 60):
         order = Permutation(count, keys[turn])

@@ -62,7 +62,7 @@ class RandomSlices:
             set_to(self, "seed", whole("seed", self.seed, 0))
 
     def __call__(self) -> Iterator[dict[str, npt.NDArray[Any]]]:
-        """Yields the windows.
+        """Yield the windows.
 
         Raises:
             UsageError: There is no such array, or it is smaller than a window.

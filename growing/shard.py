@@ -60,10 +60,10 @@ class GrowingShard:
 
     Args:
         root: The cache's folder.
-        info: What the cache holds.
+        info: Content of cache.json.
         number: Number of the shard.
         first: Number of its first sample.
-        keep: Whether it may stay in the page cache once it is on the disk.
+        keep: True if the shard may stay in the page cache once it is on the disk.
 
     Attributes:
         bytes: Size of the records so far.
@@ -107,7 +107,7 @@ class GrowingShard:
             self._behind = self.bytes
 
     def finish(self) -> FinishedShard:
-        """Completes the shard and its index, durably, under their final names."""
+        """Complete the shard and its index, durably, under their final names."""
         self.whole = False
         written, columns = self._rows.finish()
         self._rows.close()
@@ -126,7 +126,7 @@ class GrowingShard:
         return FinishedShard(self._number, len(self._rows), size, crc32c(data))
 
     def abandon(self) -> None:
-        """Gives the shard up, and removes all of it: no generation has it."""
+        """Give the shard up, and remove all of it: no generation has it."""
         # What the writer still wants to write at its end may fail as well.
         with suppress(OSError):
             self._rows.close()
@@ -135,14 +135,14 @@ class GrowingShard:
 
 
 def shard_files(root: Path, info: CacheInfo, number: int) -> tuple[Path, ...]:
-    """The files of a shard, whether they are there or not: the container, its index, and sidecars."""
+    """Return the paths of a shard: the container, its index, and the sidecar that a tar shard has."""
     final = shard_path(root, container(info.format).SUFFIX, number)
     sidecars = (final.with_suffix(suffix) for suffix in _SIDECARS)
     return final, index_path(root, number), *sidecars
 
 
 def allocated(path: Path) -> int:
-    """Bytes that a file takes on its file system; 0 if there is none."""
+    """Return the bytes that a file takes on its file system; 0 if there is no file."""
     try:
         return path.stat().st_blocks * 512
     except FileNotFoundError:
@@ -153,7 +153,7 @@ def allocated(path: Path) -> int:
 
 
 def stays_in_memory(budget: int, available: float | None = None) -> bool:
-    """True if a cache of so many bytes stays in the page cache next to everything else.
+    """Check whether a cache of so many bytes stays in the page cache next to everything else.
 
     Args:
         budget: The most bytes that the cache takes.
@@ -163,7 +163,7 @@ def stays_in_memory(budget: int, available: float | None = None) -> bool:
 
 
 def write_behind(path: Path, start: int, end: int) -> None:
-    """Starts writing a part of a file to the disk, without waiting for it. Does nothing if there is no file."""
+    """Start to write a part of a file to the disk, without waiting for it. A missing file is ignored."""
     with suppress(OSError):
         descriptor = open_regular(path)
         try:
@@ -173,7 +173,7 @@ def write_behind(path: Path, start: int, end: int) -> None:
 
 
 def drop_from_memory(path: Path) -> None:
-    """Drops a file that is on the disk, after fsync, from the page cache. In tmpfs it does nothing."""
+    """Drop a file from the page cache, after fsync. In tmpfs this does nothing."""
     with suppress(OSError):
         descriptor = open_regular(path)
         try:

@@ -1,4 +1,4 @@
-"""How many bytes a shard can take at most, and whether there is room for them.
+"""The most bytes that a shard can take, and the room that there is for them.
 
 All figures are of allocated blocks. Bounds err on the large side: what a shard takes is reserved before its first byte
 is written, and the folder must not exceed its budget at any moment.
@@ -37,7 +37,7 @@ class ShardCost:
 
     Args:
         format: Container format.
-        schema: What samples hold.
+        schema: Schema of the samples.
         block: Size of the blocks that the file system allocates, in bytes.
         ahead: How many times its size a file may take while it is written.
 
@@ -89,21 +89,19 @@ class ShardCost:
 
 
 class Space:
-    """The bytes that a cache takes and may take.
+    """The bytes that a cache takes, and the room for more.
 
     Args:
         root: The cache's folder, which holds a cache already.
-        info: What the cache holds.
-        budget: The most bytes that everything in the folder may take.
+        info: Content of its cache.json.
 
     Attributes:
-        cost: What samples take.
+        cost: The bytes that samples take.
     """
 
-    def __init__(self, root: Path, info: CacheInfo, budget: int) -> None:
+    def __init__(self, root: Path, info: CacheInfo) -> None:
         self._root = root
         self._folder = Folder.open(root)
-        self.budget: Final = budget
         # What a small file takes says more than statvfs: some file systems allocate several blocks at a time.
         smallest = (root / CACHE).stat().st_blocks * 512
         self._block: Final = max(_LEAST_BLOCK, os.statvfs(root).f_frsize, smallest)
@@ -117,7 +115,7 @@ class Space:
         return allocated_bytes(self._folder)
 
     def check_folder(self) -> None:
-        """Checks that the cache's path still leads to the same folder. Another filler may work in a new one.
+        """Check that the cache's path still leads to the same folder. Another filler may work in a new one.
 
         Raises:
             PackError: It does not.
@@ -143,7 +141,7 @@ class Space:
         return self.cost.peak(shard_bytes) + 2 * document + _SMALL_FILES * self._block
 
     def shortage(self, need: int) -> str:
-        """Why `need` bytes more do not fit the file system or the memory that holds it; empty if they do."""
+        """Say why `need` bytes more do not fit the file system, or the memory that holds it; empty if they do."""
         found = capacity(FileSystem.inspect(self._root), need=need)
         if found.bytes >= need:
             return ""

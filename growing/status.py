@@ -1,4 +1,4 @@
-"""What a filler does, as it writes it into ``status.json`` about once a second, and as others read it."""
+"""Status of a filler, which the filler writes to ``status.json`` about once a second, and which others read."""
 
 from __future__ import annotations
 
@@ -95,13 +95,13 @@ class ReaderStatus:
 
 @dataclass(frozen=True)
 class FillStatus:
-    """What the filler of a cache does and has done; ``print(status)`` shows it as a table.
+    """Status of the filler of a cache; ``print(status)`` shows it as a table.
 
     Attributes:
         root: The cache's folder.
         state: ``"starting"``, ``"filling"``, ``"waiting"``, ``"stalled"`` (the source gives nothing), ``"ended"``,
             ``"failed"``, ``"killed"``, or ``"none"``: nothing has filled it yet.
-        why: What it waits for, how long its source has given nothing, or why it ended or failed; may be empty.
+        why: Obstacle that the filler waits for, how long its source has given nothing, or why it ended; may be empty.
         alive: True if a filler works on the cache.
         process: Id of its process, of the last one if none is alive; 0 if there was none.
         started_ns: When it was started, in nanoseconds since 1970.
@@ -141,7 +141,7 @@ class FillStatus:
 
     @property
     def doing(self) -> str:
-        """What the filler does or did, in a few words."""
+        """State and reason, in a few words."""
         if self.state == "none":
             return "nothing has filled it yet"
         return f"{self.state}: {self.why}" if self.why else self.state
@@ -244,7 +244,7 @@ class StatusFile:
 
 
 def read_status(root: Path) -> FillStatus:
-    """What the filler of a cache does; a cache that is not there has none."""
+    """Read the status of the filler of a cache. A cache that is not there has the state ``"none"``."""
     document = _load(root)
     # In this order: a filler that ends meanwhile is not alive, and one that says how it ended has said so.
     alive = is_filled(root)
@@ -334,6 +334,6 @@ def _rows(status: FillStatus) -> Iterator[tuple[str, str]]:
 
 
 def describe_writes(status: FillStatus) -> str:
-    """What is written per day, for people."""
+    """Describe what is written per day, for people."""
     text = f"{size(status.bytes_per_day)} a day"
     return text if status.drive_writes_per_day is None else f"{text} (DWPD {status.drive_writes_per_day:.2f})"

@@ -36,7 +36,7 @@ class TokenBucket:
         self._at = clock()
 
     def wait_for(self, size: int) -> float:
-        """Takes note that a piece of this size is about to pass.
+        """Account for a piece of this size that is about to pass.
 
         Returns:
             Seconds to wait first; 0 if it may pass at once.
@@ -50,7 +50,7 @@ class TokenBucket:
 
 
 class ReaderThrottle:
-    """How many samples readers have taken, and how many may be written.
+    """Throttle that lets the filler write as many samples as readers have made room for.
 
     With `samples_per_insert`, sample number n is written only when readers have taken at least
     ``samples_per_insert * (n - started)`` samples. `started` is the number of samples that had been written when the
@@ -77,7 +77,7 @@ class ReaderThrottle:
         self.seen = self._ended.seen
 
     def look(self, written: int, *, full: bool = False) -> None:
-        """Reads what readers say.
+        """Read the reports of all readers.
 
         Args:
             written: Number of samples that have been published, ever.
@@ -100,6 +100,6 @@ class ReaderThrottle:
         return self._ended.started + math.floor(self.taken / self._ratio) + 1
 
     def lacking(self, number: int) -> int:
-        """How many samples are to be taken before the sample of this number may be written."""
+        """Return how many samples readers are to take before the sample of this number may be written."""
         started = self._ended.started or 0
         return max(0, math.ceil(self._ratio * (number - started)) - self.taken)

@@ -27,7 +27,7 @@ _MOST_SECONDS: Final = 1e9
 
 
 class GenerationRows:
-    """Where the rows of a generation lie. From their first use on, none of its shards is deleted while this lives.
+    """Rows of a generation. From their first use on, none of its shards is deleted while this object lives.
 
     A process that was forked, or that was sent this, takes a lease of its own when it first uses it.
 

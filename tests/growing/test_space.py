@@ -39,7 +39,7 @@ def _begun(root: Path, format: str, first: dict[str, Any]) -> tuple[CacheInfo, S
     info = CacheInfo("0" * 32, format, schema.fields, schema.labels)
     info.save(root)
     clear_up(root, 0)
-    return info, Space(root, info, 1 << 40)
+    return info, Space(root, info)
 
 
 @pytest.mark.complete
