@@ -179,6 +179,14 @@ def not_empty(folder: Path) -> OutputConflict:
     )
 
 
+def publish(temporary: Path, location: Path | Url, objects: Objects) -> None:
+    """Puts the dataset `temporary` in its place; raises the same errors as `upload`."""
+    if isinstance(location, Url):
+        upload(temporary, location, objects)
+    else:
+        exchange(temporary, location)
+
+
 def exchange(temporary: Path, folder: Path) -> None:
     """Puts the dataset `temporary` in the place of `folder`, and what is there in the place of `temporary`."""
     result = _libc.renameat2(

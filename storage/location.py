@@ -8,10 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar, overload
 
+from packtrain._core.arguments import path_of
 from packtrain._core.errors import NotThere, UsageError
 from packtrain._core.files import temporary_path
 from packtrain._core.manifest import Manifest
-from packtrain._core.opening import read_regular
+from packtrain._core.opening import is_stream, read_named, read_regular
 
 from .remote.objects import Objects
 from .remote.urls import Url, is_address, place_of
@@ -50,15 +51,68 @@ def object_store(*, patient: bool = False) -> Objects:
     return ObjectStore(patient=patient)
 
 
-def read(location: Location, most: int, objects: Objects | None) -> bytes:
-    """Read a whole file of at most `most` bytes.
+def resolve(name: str, text: str, folder: Location) -> Location:
+    """Return the location that a text names in a file that lies in `folder`.
+
+    Raises:
+        UsageError: The text is neither a path nor an address, or leads out of the bucket.
+    """
+    if is_address(text):
+        return Url.parse(text)
+    return folder.resolve(text) if isinstance(folder, Url) else Path(os.path.abspath(folder / path_of(name, text)))
+
+
+def list_folder(location: Location) -> Location:
+    """Return the folder from which names in a list start: that of the list, or the working folder for a pipe."""
+    return Path.cwd() if isinstance(location, Path) and is_stream(location) else location.parent
+
+
+def lies_here(location: Location) -> bool:
+    """Check that a location is a file or a folder of this machine."""
+    return isinstance(location, Path) and os.path.lexists(location)
+
+
+def identity(location: Location) -> object:
+    """Return what is the same for all names of one file. An object has one name, and need not be there.
+
+    Raises:
+        OSError: The file is not there.
+    """
+    if isinstance(location, Url):
+        return location
+    found = os.stat(location)
+    return found.st_dev, found.st_ino
+
+
+def children(location: Location, objects: Objects, files: tuple[str, ...]) -> list[str] | None:
+    """Return the sorted names in a folder; None for a file.
+
+    Args:
+        location: The folder, or the file.
+        objects: Connection to object stores.
+        files: Ends of names by which objects are files. Whoever may read objects may not be allowed to list them.
+
+    Raises:
+        OSError: The folder cannot be read.
+        RemoteError: The same, of a folder in an object store.
+    """
+    if isinstance(location, Path):
+        return sorted(os.listdir(location)) if location.is_dir() else None
+    if location.name.endswith(files) or not location.writable:
+        return None
+    there = [found.name for found in objects.list(location)]
+    return sorted(name for name in there if "/" not in name) if there else None
+
+
+def read(location: Location, most: int, objects: Objects | None, *, stream: bool = False) -> bytes:
+    """Read a whole file of at most `most` bytes, and with `stream` also what comes through a pipe.
 
     Raises:
         OSError: It cannot be read.
         RemoteError: The same, of an object.
     """
     if isinstance(location, Path):
-        return read_regular(location, most)
+        return read_named(location, most) if stream else read_regular(location, most)
     return (objects or object_store()).read(location, most)
 
 

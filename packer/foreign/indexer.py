@@ -22,22 +22,24 @@ from packtrain._core.errors import NotThere, OutputConflict, PackError, TooManyR
 from packtrain._core.files import file_errors, is_temporary, write_file
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, Link, Manifest, ShardInfo
 from packtrain._core.schema import Field, Schema
-from packtrain._storage.location import Location, absolute, each, object_store, read, real
+from packtrain._storage.links import base_name
+from packtrain._storage.location import Location, absolute, each, lies_here, object_store, read, real
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url, place_of
+from packtrain._storage.sequential import FileState, changed
 
 from ..engine import run_tasks
 from ..notes import PARTS
 from ..options import reject_limit
 from ..parts import Part
-from ..publishing import NO_GAPS, building, collecting, exchange, not_empty, only_writer, upload, write_dataset
+from ..publishing import NO_GAPS, building, collecting, not_empty, only_writer, publish, write_dataset
 from . import links, tables
 from .headers import shown
 from .plan import IndexPlan, Rules
 from .scan import Scan, ScanProgress, ScanTask, check_ends, scan_shard
 from .scan_notes import SHARD_LIST, ScanNotes, ShardList
-from .shard_files import State, WithObjects, changed
-from .sources import find_places
+from .shard_files import WithObjects
+from .sources import find_shards
 from .tables import Before, Rows
 from .unpacking import unpacked_shards
 
@@ -196,7 +198,7 @@ def index_shards(
         raise UsageError("`base` says where the shards of an indexed dataset are now: add `update`")
     with closing(object_store()) as objects:
         run = _Run(workers, max_rejects, part, on_progress, objects)
-        places = find_places(sources, objects) if sources or not update else []
+        places = find_shards(sources, objects) if sources or not update else []
         if unpack is not None:
             places = unpacked_shards(places, path_of("unpack", unpack), workers=workers, part=part)
         if update:
@@ -316,7 +318,7 @@ class _Run:
                 return cast("list[Scan]", scans), resumed
         raise changed(places[numbers[0] if not missing else missing[0]])
 
-    def _scan_tasks(self, tasks: Sequence[ScanTask], found: Mapping[int, State]) -> None:
+    def _scan_tasks(self, tasks: Sequence[ScanTask], found: Mapping[int, FileState]) -> None:
         total, done, samples = sum(state.bytes for state in found.values()), Counter[int](), Counter[int]()
         resumed = total - sum(found[task.number].bytes for task in tasks)
 
@@ -332,7 +334,7 @@ class _Run:
     def publish(self, out: Location, listed: ShardList, notes: ScanNotes, scans: Sequence[Scan]) -> IndexReport:
         """Puts a dataset of scanned shards in its place, behind those of the dataset that is there, if one is."""
         rules, places = listed.rules, listed.locations
-        before = Before.load(out) if isinstance(out, Path) and (out / MANIFEST).exists() else None
+        before = Before.load(Path(out)) if lies_here(out / MANIFEST) else None
         if before is not None:
             links.require_no_strangers(before.folder)
         known = [] if before is None else [shard.name for shard in before.manifest.shards]
@@ -352,17 +354,14 @@ class _Run:
             shards.append((place, ShardInfo(name, scan.state.bytes, scan.crc32c, len(part.columns), (), link)))
         with building(out, plan.dump()) as temporary:
             manifest = _write(temporary, out, plan, schema, parts, *links.linked_shards(shards))
-            if isinstance(out, Url):
-                upload(temporary, out, self.objects)
-                notes.remove()
-            else:
-                exchange(temporary, out)
+            publish(temporary, out, self.objects)
+            notes.remove()
         return _report(out, manifest, plan, scans)
 
     def update(self, places: Sequence[Location], folder: Path, base: Location | None) -> IndexReport:
         """Brings the links of a dataset up to date, and takes those shards in that it does not have."""
         plan, old = IndexPlan.load(folder), Manifest.load(folder)
-        manifest = old if base is None else replace(old, base=links.base_name(base, folder))
+        manifest = old if base is None else replace(old, base=base_name(base, folder))
         known = links.shard_places(folder, manifest)
         links.require_outside(folder, [*known, *places])
         compared = self._compare(links.with_other_times(folder, manifest, old.base, self.objects))
@@ -494,7 +493,7 @@ def _write(
             written_by=plan.written_by,
             shards=shards,
         )
-        return write_dataset(temporary, schema, rows, NO_GAPS, rejects, described, links.base_name(base, folder))
+        return write_dataset(temporary, schema, rows, NO_GAPS, rejects, described, base_name(base, folder))
 
 
 def _report(folder: Location, manifest: Manifest, plan: IndexPlan, scans: Sequence[Scan]) -> IndexReport:

@@ -9,16 +9,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from packtrain._core.errors import NotThere, OutputConflict, PackError, UsageError
-from packtrain._core.files import checksum_file, is_temporary
+from packtrain._core.errors import NotThere, OutputConflict, PackError
+from packtrain._core.files import is_temporary
 from packtrain._core.manifest import INDEX, LINKED_SUFFIX, MANIFEST, PLAN, REJECTS, Link, Manifest, ShardInfo
 from packtrain._core.paths import is_url
+from packtrain._storage.links import common_folder, path_below
 from packtrain._storage.location import Location, shard_place
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url
+from packtrain._storage.sequential import FileState, changed, checksum, file_state, file_states
 
 from ..notes import PARTS
-from .shard_files import State, changed, state_of, states, unreadable
+from .shard_files import unreadable
 
 _PLAIN: Final = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,250}}{re.escape(LINKED_SUFFIX)}")
 AGAIN: Final = "Index all shards again, into a new folder"
@@ -52,7 +54,7 @@ class Compared:
     """
 
     number: int
-    state: State
+    state: FileState
 
 
 def shard_places(folder: Location, manifest: Manifest) -> list[Location]:
@@ -93,58 +95,6 @@ def linked_shards(shards: Sequence[tuple[Location, ShardInfo]]) -> tuple[Locatio
     )
 
 
-def common_folder(places: Sequence[Location]) -> Location:
-    """The folder that all shards lie in, or in folders of which they do.
-
-    Raises:
-        UsageError: There is none.
-    """
-    paths = [place for place in places if isinstance(place, Path)]
-    if len(paths) == len(places):
-        return Path(os.path.commonpath([path.parent for path in paths]))
-    urls = [place for place in places if isinstance(place, Url)]
-    if paths:
-        raise UsageError(
-            f"{paths[0]} lies on this machine and {urls[0]} in a store, but all shards of a dataset lie under one "
-            "folder: copy those that lie elsewhere, or make two datasets"
-        )
-    for url in urls:
-        if url.base != urls[0].base:
-            raise UsageError(
-                f"{urls[0]} and {url} lie in two buckets, but all shards of a dataset lie in one: copy those that lie "
-                "elsewhere, or make two datasets"
-            )
-    keys = [f"/{url.parent.key}" for url in urls]
-    return Url(urls[0].scheme, urls[0].bucket, os.path.commonpath(keys).strip("/"))
-
-
-def path_below(place: Location, base: Location) -> str:
-    """The path of a shard relative to the folder `base`, with the escapes that an address has."""
-    if isinstance(place, Path):
-        return place.relative_to(base).as_posix()
-    return str(place)[len(str(base)) + 1 :]
-
-
-def base_name(base: Location, folder: Location) -> str:
-    """How the manifest names the folder of the shards: relative if both lie together, so that they move together.
-
-    Raises:
-        UsageError: The dataset is to lie in a store, and its shards do not.
-    """
-    if isinstance(base, Url) and isinstance(folder, Url):
-        if base.base != folder.base:
-            return str(base)
-        inside, around = Path("/", base.key), Path("/", folder.key)
-    elif isinstance(base, Path) and isinstance(folder, Path):
-        inside, around = base, folder
-    elif isinstance(folder, Url):
-        raise UsageError(f"the shards in {base} are on this machine only, but {folder} is for all: upload them first")
-    else:
-        return str(base)
-    together = around.parent == inside or around.parent in inside.parents
-    return os.path.relpath(inside, around) if together else str(base)
-
-
 def with_other_times(folder: Path, manifest: Manifest, before: str | None, objects: Objects) -> list[Comparison]:
     """The shards whose time of change, or whose entity tag, is not the one in the manifest.
 
@@ -159,7 +109,7 @@ def with_other_times(folder: Path, manifest: Manifest, before: str | None, objec
     """
     found = []
     places = shard_places(folder, manifest)
-    for number, (state, shard) in enumerate(zip(states(places, objects), manifest.shards, strict=True)):
+    for number, (state, shard) in enumerate(zip(file_states(places, objects), manifest.shards, strict=True)):
         if isinstance(state, Exception):
             old = before or ""
             raise unreadable(
@@ -183,13 +133,13 @@ def compare(task: Comparison, report: Callable[[int], None], objects: Objects) -
     """
     report(0)
     try:
-        state = state_of(task.place, objects)
-        checksum = objects.checksum(task.place) if isinstance(task.place, Url) else checksum_file(task.place)
-        if state_of(task.place, objects) != state:
+        state = file_state(task.place, objects)
+        found = checksum(task.place, objects)
+        if file_state(task.place, objects) != state:
             raise changed(task.place)
     except (OSError, NotThere) as error:
         raise unreadable(task.place, error) from error
-    if checksum != task.shard.crc32c:
+    if found != task.shard.crc32c:
         raise _other_bytes(task.place)
     report(task.shard.bytes)
     return Compared(task.number, state)

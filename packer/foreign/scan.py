@@ -23,13 +23,14 @@ from packtrain._core.typed import parse_json
 from packtrain._storage.location import Location, write
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url
+from packtrain._storage.sequential import FileState, SequentialFile, changed, open_sequential, read_ends
 
 from ..facts import join_fields
 from . import records
 from .headers import BLOCK, BadArchive, Member, compression, members, shown
 from .plan import Rules
 from .records import ImageFacts, Label, Unfit
-from .shard_files import Pieces, ShardFile, State, changed, ends, opened, unreadable
+from .shard_files import Pieces, unreadable
 
 _REPORT_MEMBERS: Final = 512
 _HEAD: Final = 64 * 1024
@@ -153,7 +154,7 @@ class Scan:
         left_out: Number of members that belong to no sample.
     """
 
-    state: State
+    state: FileState
     crc32c: int
     keys: list[bytes]
     found: dict[str, Found]
@@ -225,14 +226,14 @@ class _Facts:
         members: Number of members with each extension.
     """
 
-    state: State
+    state: FileState
     crc32c: int
     left_out: int
     extensions: tuple[Extension, ...]
     members: tuple[int, ...]
 
 
-def note_name(rules: Rules, shard: Location, state: State) -> str:
+def note_name(rules: Rules, shard: Location, state: FileState) -> str:
     """Name of the note of a scan: a digest of all that decides what is in the note."""
     return hashlib.sha256(repr((_SCANNER, rules, str(shard), state)).encode()).hexdigest()[:40] + _SUFFIX
 
@@ -254,7 +255,7 @@ def read_shard(task: ScanTask, report: Callable[[ScanProgress], None], objects: 
         RemoteError: The object store does not answer as it should.
     """
     try:
-        with opened(task.place, objects) as file:
+        with open_sequential(task.place, objects) as file:
             return _Scanner(task, file, report).scan()
     except BadArchive as error:
         raise PackError(f"{task.place}, byte {error.offset}: {error.why}") from error
@@ -265,7 +266,7 @@ def read_shard(task: ScanTask, report: Callable[[ScanProgress], None], objects: 
 def check_ends(place: Location, objects: Objects) -> str | None:
     """Looks at both ends of a shard, before the time is spent to read it. Returns what is wrong with it, or None."""
     try:
-        size, start, end = ends(place, objects, BLOCK, 2 * BLOCK)
+        size, start, end = read_ends(place, objects, BLOCK, 2 * BLOCK)
     except (OSError, NotThere) as error:
         return str(unreadable(place, error))
     if name := compression(start):
@@ -282,7 +283,7 @@ def check_ends(place: Location, objects: Objects) -> str | None:
 
 
 class _Scanner:
-    def __init__(self, task: ScanTask, file: ShardFile, report: Callable[[ScanProgress], None]) -> None:
+    def __init__(self, task: ScanTask, file: SequentialFile, report: Callable[[ScanProgress], None]) -> None:
         self._task = task
         self._file = file
         self._before = file.state()

@@ -18,12 +18,13 @@ from packtrain._core.manifest import VERSION
 from packtrain._storage.location import Location, names_in, object_store, read, remove, write
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url, place_of
+from packtrain._storage.sequential import FileState, file_states
 
 from ..notes import PARTS, make_parts
 from ..publishing import LOCK, only_writer
 from .plan import Rules
 from .scan import Scan, note_name
-from .shard_files import State, states, unreadable
+from .shard_files import unreadable
 
 SHARD_LIST: Final = "shards.json"
 """File in ``parts`` that holds the list."""
@@ -114,22 +115,22 @@ class ScanNotes:
         self._locations = listed.locations
         self._objects = objects
 
-    def states(self, numbers: Sequence[int], *, lenient: bool = False) -> dict[int, State]:
+    def states(self, numbers: Sequence[int], *, lenient: bool = False) -> dict[int, FileState]:
         """What shards are like now; without those that cannot be looked at, if `lenient`.
 
         Raises:
             PackError: A shard cannot be looked at.
         """
-        found: dict[int, State] = {}
+        found: dict[int, FileState] = {}
         locations = [self._locations[number] for number in numbers]
-        for number, location, state in zip(numbers, locations, states(locations, self._objects), strict=True):
-            if isinstance(state, State):
+        for number, location, state in zip(numbers, locations, file_states(locations, self._objects), strict=True):
+            if isinstance(state, FileState):
                 found[number] = state
             elif not lenient:
                 raise unreadable(location, state) from state
         return found
 
-    def missing(self, found: Mapping[int, State]) -> list[int]:
+    def missing(self, found: Mapping[int, FileState]) -> list[int]:
         """The numbers of the shards that have no note in these states."""
         names = names_in(self.folder, self._objects)
         return [number for number, state in found.items() if self._name(number, state) not in names]
@@ -140,7 +141,7 @@ class ScanNotes:
         found = self.states(everything, lenient=True)
         return sorted({*everything} - {*found} | {*self.missing(found)})
 
-    def read(self, found: Mapping[int, State]) -> list[Scan | None]:
+    def read(self, found: Mapping[int, FileState]) -> list[Scan | None]:
         """Reads the notes of shards in these states. One that is damaged is removed, and None."""
         return [self._read(self.folder / self._name(number, state)) for number, state in found.items()]
 
@@ -163,7 +164,7 @@ class ScanNotes:
             )
         return [scan for scan in scans if scan is not None]
 
-    def _name(self, number: int, state: State) -> str:
+    def _name(self, number: int, state: FileState) -> str:
         return note_name(self._listed.rules, self._locations[number], state)
 
     def _read(self, note: Location) -> Scan | None:
@@ -178,7 +179,7 @@ class ScanNotes:
             return None
 
     def remove(self) -> None:
-        """Removes all notes from an object store, and the list last."""
+        """Removes all notes, if publishing has not taken them away, and the list last."""
         for name in sorted(names_in(self.folder, self._objects), key=SHARD_LIST.__eq__):
             remove(self.folder / name, self._objects)
 

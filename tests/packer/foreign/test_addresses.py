@@ -19,7 +19,7 @@ from typing_extensions import override
 from packtrain import StageOptions, index_shards, open_dataset, stage, verify
 from packtrain._core.manifest import Link, Manifest
 from packtrain._packer import shard_check, verifier
-from packtrain._packer.foreign import shard_files
+from packtrain._storage import sequential
 from packtrain._storage.remote.objects import Found, Head
 from packtrain._storage.remote.urls import Url
 from packtrain.errors import NoRoom, NotThere, OutputConflict, PackError, RemoteError, UsageError
@@ -68,7 +68,7 @@ def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderObjects:
     for module in ("packtrain._storage.remote.client", shard_check.__name__, verifier.__name__):
         monkeypatch.setattr(f"{module}.ObjectStore", lambda **_: objects)
     # Several ranges in the smallest shard.
-    monkeypatch.setattr(shard_files, "_REQUEST", 700)
+    monkeypatch.setattr(sequential, "_REQUEST", 700)
     return objects
 
 
@@ -179,7 +179,7 @@ def test_lists_folders_and_single_objects(objects: FolderObjects, shards: list[P
         index_shards([f"{folder}/{shards[0].name}", f"{folder}/a{{1,2}}.tar"], tmp_path / "out")
     (objects.path(SETS) / "empty" / "readme.txt").parent.mkdir()
     (objects.path(SETS) / "empty" / "readme.txt").touch()
-    with pytest.raises(PackError, match="holds no object called"):
+    with pytest.raises(PackError, match="holds nothing that is called"):
         index_shards(f"{SETS}/empty", tmp_path / "out")
 
 
@@ -234,7 +234,7 @@ def test_an_upload_that_is_stopped_never_looks_complete_and_is_done_again(
 def test_a_shard_that_changes_while_it_is_read_is_an_error(
     objects: FolderObjects, shards: list[Path], tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard_files, "_REQUESTS", 1)
+    monkeypatch.setattr(sequential, "_REQUESTS", 1)
     reads = [0]
 
     def change(key: str, offset: int, view: memoryview) -> None:

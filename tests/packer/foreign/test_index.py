@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,13 @@ from packtrain._core.files import checksum_file
 from packtrain._core.index import IndexWriter
 from packtrain._core.manifest import Manifest
 from packtrain._core.options import LabelSpec
+from packtrain._packer.foreign import sources
 from packtrain._packer.foreign.indexer import index_shards
-from packtrain._packer.foreign.shard_files import LocalFile, Pieces
-from packtrain._packer.foreign.sources import expand_braces, find_shards
+from packtrain._packer.foreign.shard_files import Pieces
+from packtrain._packer.foreign.sources import expand_braces
 from packtrain._packer.publishing import building
+from packtrain._storage.location import Location, object_store
+from packtrain._storage.sequential import LocalFile
 
 PNG = encoded(picture(1, 24, 16), "PNG")
 MASK = encoded(picture(1, 24, 16, "L"), "PNG")
@@ -45,6 +49,11 @@ def indexed(tmp_path: Path, *samples: list[tuple[str, bytes]], **options: Any) -
     tmp_path.mkdir(exist_ok=True)
     shard = write_tar(tmp_path / "a.tar", [member for sample in samples for member in sample])
     return Indexed(index_shards(shard, tmp_path / "out", **options).dataset)
+
+
+def find_shards(given: Sequence[str | Path]) -> list[Location]:
+    """The shards, of which none is in an object store."""
+    return sources.find_shards(given, object_store())
 
 
 def kinds(dataset: Indexed) -> dict[str, str]:
@@ -353,8 +362,6 @@ def test_sources(tmp_path: Path) -> None:
         find_shards([shards[0], tmp_path])
     with pytest.raises(PackError, match="cannot be read"):
         find_shards([tmp_path / "none.tar"])
-    with pytest.raises(UsageError, match="is a URL"):
-        find_shards(["s3://bucket/a.tar"])
 
 
 def test_a_list_of_shards_through_a_pipe_starts_in_the_working_folder(
