@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from packtrain._packer.options import Columns as Columns
     from packtrain._packer.options import FieldColumn as FieldColumn
     from packtrain._packer.options import PackOptions as PackOptions
+    from packtrain._packer.pack import pack as pack
+    from packtrain._packer.pack_run import PackProgress as PackProgress
+    from packtrain._packer.pack_run import PackReport as PackReport
     from packtrain._packer.parts import Part as Part
     from packtrain._packer.problem import Problem as Problem
     from packtrain._packer.ray_engine import RayEngine as RayEngine
-    from packtrain._packer.run import PackProgress as PackProgress
-    from packtrain._packer.run import PackReport as PackReport
-    from packtrain._packer.runner import pack as pack
     from packtrain._packer.status import FailedShard as FailedShard
     from packtrain._packer.status import PackStatus as PackStatus
     from packtrain._packer.status import UnderWay as UnderWay
@@ -85,8 +85,8 @@ _HOMES = {
     "_packer.merge": ("merge",),
     "_packer.options": ("Columns", "FieldColumn", "PackOptions"),
     "_packer.ray_engine": ("RayEngine",),
-    "_packer.run": ("PackProgress", "PackReport"),
-    "_packer.runner": ("pack",),
+    "_packer.pack_run": ("PackProgress", "PackReport"),
+    "_packer.pack": ("pack",),
     "_packer.parts": ("Part",),
     "_packer.problem": ("Problem",),
     "_packer.status": ("FailedShard", "PackStatus", "UnderWay", "pack_status"),

@@ -28,7 +28,7 @@ def command(out: Path | str, max_rejects: str, as_json: bool) -> None:
     The same after `packtrain index --part`. It may be run on any machine, and any number of times.
     """
     from packtrain._packer.merge import merge
-    from packtrain._packer.run import PackReport
+    from packtrain._packer.pack_run import PackReport
 
     start = time.monotonic()
     report = merge(out, max_rejects=max_rejects)

@@ -26,8 +26,8 @@ from .words import named
 if TYPE_CHECKING:
     from packtrain._core.options import StoreOptions
     from packtrain._packer.options import PackOptions
+    from packtrain._packer.pack_run import PackReport
     from packtrain._packer.ray_engine import RayEngine
-    from packtrain._packer.run import PackReport
 
 _REMARKS: Final = 8
 _CLASSES: Final = 5
@@ -136,9 +136,9 @@ def command(
     far they are, and `packtrain merge OUT` makes the dataset.
     """
     from packtrain._codec.pillow import pillow_conflict
+    from packtrain._packer.pack import pack
+    from packtrain._packer.pack_run import PackProgress
     from packtrain._packer.parts import Part
-    from packtrain._packer.run import PackProgress
-    from packtrain._packer.runner import pack
 
     source, out = named(words, "LIST", "OUT")
     warn(pillow_conflict())

@@ -22,19 +22,19 @@ from packtrain._core.manifest import INDEX, MANIFEST, PLAN, Manifest, ShardInfo
 from packtrain._storage.remote.urls import Url, place_of
 
 from .columns import Ints
+from .finished import finished
 from .foreign.indexer import IndexReport, merge_scans
 from .listing import Listing, Reject
+from .markers import FAILED, PACKED, PACKING
 from .notes import PARTS, ListFacts, ShardNote, read_note
 from .object_output import output_at
 from .options import reject_limit
 from .output import Output
+from .pack_run import PackReport, dataset_report
 from .plan import Plan
 from .publishing import collecting, write_dataset
 from .rejects import RejectGuard
-from .reopen import manifest_of
 from .reordering import Reordering
-from .run import PackReport, dataset_report
-from .traces import FAILED, PACKED, PACKING
 
 _KNOWN: Final = (".npz", PACKING, FAILED, PACKED)
 _NAMED: Final = 5
@@ -79,7 +79,7 @@ def merge(out: str | os.PathLike[str], *, max_rejects: str | int = "0.1%") -> Pa
         limit = reject_limit(max_rejects, plan.lines)
         with locked(folder / PLAN, shared=True):
             if (folder / MANIFEST).exists():
-                return _finish(output, plan, complete_before=True)
+                return finish(output, plan, complete_before=True)
             try:
                 _refuse_foreign_notes(output, plan)
                 merge_notes(output, plan, guard=RejectGuard(limit, plan.lines))
@@ -87,7 +87,7 @@ def merge(out: str | os.PathLike[str], *, max_rejects: str | int = "0.1%") -> Pa
                 # Another merge was faster, and has removed notes or files of this one.
                 if not (folder / MANIFEST).exists():
                     raise
-            return _finish(output, plan, complete_before=False)
+            return finish(output, plan, complete_before=False)
 
 
 def plan_in(output: Output) -> Plan:
@@ -112,15 +112,20 @@ def _refuse_foreign_notes(output: Output, plan: Plan) -> None:
             )
 
 
-def _finish(output: Output, plan: Plan, *, complete_before: bool) -> PackReport:
-    """Removes what is no longer needed from a finished dataset."""
+def finish(output: Output, plan: Plan, *, complete_before: bool) -> PackReport:
+    """Remove what is no longer needed from a finished dataset, and report on it.
+
+    Raises:
+        OutputConflict: It has lost shards since.
+        CorruptFile: The manifest is damaged, or belongs to another plan.
+    """
     folder = output.folder
-    manifest = manifest_of(output, plan)
-    if lost := [info.name for info in manifest.shards if not output.holds(info)]:
+    manifest, lost = finished(output, plan)
+    if lost:
         more = f" and {len(lost) - 1} others" if lost[1:] else ""
-        raise PackError(
-            f"the dataset in {output.address} is finished, but has lost {lost[0]}{more} since. Run the command that "
-            "packed it again, without --part; it packs what is missing"
+        raise OutputConflict(
+            f"the dataset in {output.address} is finished, but has lost {plan.shards[lost[0]].name}{more} since. Run "
+            "the command that packed it again, without --part; it packs what is missing"
         )
     if (folder / PARTS).exists():
         remove_notes(folder)

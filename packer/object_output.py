@@ -74,7 +74,7 @@ class ObjectOutput(Output):
 
     @override
     def prepare(self) -> None:
-        # Others may remove what has just been listed: a trace means nothing then, and anything else, another state.
+        # Others may remove what has just been listed: a marker means nothing then, and anything else, another state.
         if not any(self._prepared() for _ in range(_LISTINGS)):
             raise self._changing()
 
@@ -158,8 +158,8 @@ class ObjectOutput(Output):
         del self._there[MANIFEST]
 
     @override
-    def trace(self, name: str, data: bytes | None) -> None:
-        super().trace(name, data)
+    def mark(self, name: str, data: bytes | None) -> None:
+        super().mark(name, data)
         with suppress(RemoteError):
             if data is None:
                 self._objects.remove(self._url / PARTS / name)
@@ -182,7 +182,7 @@ class ObjectOutput(Output):
         self._objects.close()
 
     def _fetch_all(self, names: Sequence[str]) -> list[bool]:
-        """Fetches files, many at a time. Says of each if it was there; of traces, always."""
+        """Fetches files, many at a time. Says of each if it was there; of markers, always."""
         with ThreadPoolExecutor(_THREADS) as pool:
             return list(pool.map(self._fetch, names))
 

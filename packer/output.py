@@ -98,7 +98,7 @@ class Output:
         (self.folder / MANIFEST).unlink()
         fsync_folder(self.folder)
 
-    def trace(self, name: str, data: bytes | None) -> None:
+    def mark(self, name: str, data: bytes | None) -> None:
         """Leaves ``parts/NAME``, a small file about a shard that is not done; None removes it. Nothing rests on it."""
         path = self.folder / PARTS / name
         # A merge removes the folder while a shard is packed that another process has finished.
@@ -116,7 +116,7 @@ class Output:
                     raise
 
     def finish(self) -> None:
-        """Takes index, rejects and, last, the manifest, unless they are there; then removes notes and traces."""
+        """Takes index, rejects and, last, the manifest, unless they are there; then removes notes and markers."""
 
 
 @lru_cache(maxsize=8)

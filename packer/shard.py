@@ -31,13 +31,13 @@ from packtrain._core.processes import ProcessName
 from packtrain._formats.writing import NewSample, ShardWriter, WrittenShard, shard_writer
 
 from .columns import RowWriter, ShardColumns
+from .finished import require_as_merged
 from .listing import ListedSample, Reject, Source
+from .markers import marked
 from .notes import ListFacts, NoteFacts, ShardNote, load_note, note_path
 from .output import Output
 from .plan import Plan
-from .reopen import require_as_merged
 from .sources import Refused
-from .traces import traced
 
 _REPORT_SECONDS: Final = 0.2
 
@@ -116,7 +116,7 @@ def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> Shar
         remove_temporaries(task.folder, task.name)
     if (done := _done_by_another(task)) is not None:
         return done
-    with traced(task.output, task.name, task.role):
+    with marked(task.output, task.name, task.role):
         try:
             return _pack(task, report)
         except ShardFailed:

@@ -1,6 +1,6 @@
 """Checks one shard: its records by the index, and its container by the library of its format.
 
-Everything that parses the shard runs in a process of its own (`confined`). If that dies, the findings so far are kept,
+Everything that parses the shard runs in a process of its own (`sandbox`). If that dies, the findings so far are kept,
 and the check goes on behind the record that it died of.
 """
 
@@ -25,8 +25,8 @@ from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.remote.download import download
 from packtrain._storage.remote.urls import Url
 
-from .confined import Died, Limits, Send, run_confined
 from .problem import Problem, check_file
+from .sandbox import Died, Limits, Send, run_sandboxed
 from .shard_contents import REPORT_RECORDS, ShardContents
 
 _MOST_DEATHS: Final = 5
@@ -161,7 +161,7 @@ def _check_contents(
         last = _Message(_RECORDS, start, None)
         work = partial(_work, contents, name, start, decode, whole)
         try:
-            for last in run_confined(work, _Message, _limits(manifest, check.number, decode)):
+            for last in run_sandboxed(work, _Message, _limits(manifest, check.number, decode)):
                 if last.problem is not None:
                     yield last.problem
                 elif last.step == _RECORDS and last.done % REPORT_RECORDS == 0:

@@ -1,6 +1,6 @@
 """What is in one shard, compared with the index: each record of each field, and the container as its library sees it.
 
-It parses bytes that somebody else may have made, so it runs in a process of its own (`confined`).
+It parses bytes that somebody else may have made, so it runs in a process of its own (`sandbox`).
 """
 
 from __future__ import annotations

@@ -15,15 +15,15 @@ from packtrain._core.manifest import MANIFEST, Manifest
 from packtrain._core.processes import ProcessName
 from packtrain._storage.remote.urls import Url, place_of
 
+from .finished import finished
 from .foreign.scan_notes import scans_of
+from .markers import FAILED, PACKED, PACKING, Marker
 from .merge import plan_in
 from .notes import PARTS, NoteFacts, read_facts
 from .object_output import output_at
 from .output import Output
 from .parts import array_list
 from .plan import Plan
-from .reopen import manifest_of
-from .traces import FAILED, PACKED, PACKING, Trace
 
 MOST_TASKS: Final = 1000
 """The largest number of a task in an array, in Slurm as it comes (``MaxArraySize=1001``)."""
@@ -105,16 +105,16 @@ class PackStatus:
     complete: bool
     shards: int
     done: int
-    under_way: tuple[UnderWay, ...]
-    failed: tuple[FailedShard, ...]
-    missing: tuple[str, ...]
-    lines: int
-    lines_done: int
-    rejects: int
-    seconds_left: float | None
-    part: str
-    array: str
-    array_under_way: str
+    under_way: tuple[UnderWay, ...] = ()
+    failed: tuple[FailedShard, ...] = ()
+    missing: tuple[str, ...] = ()
+    lines: int = 0
+    lines_done: int = 0
+    rejects: int = 0
+    seconds_left: float | None = None
+    part: str = ""
+    array: str = ""
+    array_under_way: str = ""
 
 
 @checks_names()
@@ -156,61 +156,44 @@ def status_of(output: Output) -> PackStatus:
 def _being_indexed(place: Path | Url, shards: Sequence[str], missing: Sequence[int]) -> PackStatus:
     """Return the status of an index: which of the shards are still to be read."""
     return PackStatus(
-        dataset=place,
+        place,
         complete=False,
         shards=len(shards),
         done=len(shards) - len(missing),
-        under_way=(),
-        failed=(),
         missing=tuple(shards[number] for number in missing),
-        lines=0,
-        lines_done=0,
-        rejects=0,
-        seconds_left=None,
         part=_part(len(shards)),
         array=_array(len(shards), missing),
-        array_under_way="",
     )
 
 
 def _indexed(output: Output, manifest: Manifest) -> PackStatus:
     """Return the status of an indexed dataset, whose shards nobody packs."""
+    count, lines = len(manifest.shards), manifest.lines
     return PackStatus(
-        dataset=output.address,
+        output.address,
         complete=True,
-        shards=len(manifest.shards),
-        done=len(manifest.shards),
-        under_way=(),
-        failed=(),
-        missing=(),
-        lines=manifest.lines,
-        lines_done=manifest.lines,
+        shards=count,
+        done=count,
+        lines=lines,
+        lines_done=lines,
         rejects=manifest.rejects,
         seconds_left=0.0,
-        part="",
-        array="",
-        array_under_way="",
     )
 
 
 def _complete(output: Output, plan: Plan) -> PackStatus:
-    manifest = manifest_of(output, plan)
-    lost = [number for number, info in enumerate(manifest.shards) if not output.holds(info)]
+    manifest, lost = finished(output, plan)
     return PackStatus(
-        dataset=output.address,
+        output.address,
         complete=True,
         shards=len(plan.shards),
         done=len(plan.shards) - len(lost),
-        under_way=(),
-        failed=(),
         missing=tuple(plan.shards[number].name for number in lost),
         lines=plan.entries,
         lines_done=plan.entries - sum(plan.shards[number].count for number in lost),
         rejects=manifest.rejects,
         seconds_left=None if lost else 0.0,
         part=_part(len(plan.shards)),
-        array="",
-        array_under_way="",
     )
 
 
@@ -230,8 +213,8 @@ def _incomplete(output: Output, plan: Plan) -> PackStatus:
             done[number] = facts
         elif name + PACKING in there and (found := _under_way(folder, name)):
             under_way[number] = found
-        elif name + FAILED in there and (trace := Trace.load(folder, name + FAILED)):
-            failed[number] = FailedShard(name, trace.why or "", trace.host, trace.role)
+        elif name + FAILED in there and (marker := Marker.load(folder, name + FAILED)):
+            failed[number] = FailedShard(name, marker.why or "", marker.host, marker.role)
         else:
             missing.append(number)
     listed = next((facts.listed for facts in done.values() if facts.listed is not None), None)
@@ -269,11 +252,11 @@ def _facts(output: Output, plan: Plan, there: Collection[str]) -> Iterator[NoteF
 
 def _under_way(folder: Path, shard: str) -> UnderWay | None:
     """Who packs a shard; None if that is a process that has ended."""
-    trace = Trace.load(folder, shard + PACKING)
-    process = None if trace is None else ProcessName.parse(trace.process)
-    if trace is None or process is None or process.ended:
+    marker = Marker.load(folder, shard + PACKING)
+    process = None if marker is None else ProcessName.parse(marker.process)
+    if marker is None or process is None or process.ended:
         return None
-    return UnderWay(shard, trace.host, process.process, trace.role, trace.job)
+    return UnderWay(shard, marker.host, process.process, marker.role, marker.job)
 
 
 def _seconds_left(folder: Path, plan: Plan, done: Iterable[int], under_way: int) -> float | None:
@@ -285,9 +268,9 @@ def _seconds_left(folder: Path, plan: Plan, done: Iterable[int], under_way: int)
     seconds, lines = 0.0, 0
     for number in numbers[:: -(-len(numbers) // _TIMED) or 1]:
         shard = plan.shards[number]
-        trace = Trace.load(folder, shard.name + PACKED)
-        if trace is not None and trace.seconds is not None:
-            seconds, lines = seconds + trace.seconds, lines + shard.count
+        marker = Marker.load(folder, shard.name + PACKED)
+        if marker is not None and marker.seconds is not None:
+            seconds, lines = seconds + marker.seconds, lines + shard.count
     return seconds / lines * left / under_way if lines and under_way else None
 
 

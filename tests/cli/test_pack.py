@@ -17,7 +17,7 @@ from helpers.support import encoded, image_set, output_of, picture, shard_bytes,
 
 from packtrain import PackOptions, open_dataset, pack
 from packtrain._cli import pack_cmd, verify_cmd
-from packtrain._packer import run as runs
+from packtrain._packer import pack_run as runs
 from packtrain._packer import verifier
 from packtrain._packer.engine import run_tasks
 

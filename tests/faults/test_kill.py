@@ -19,7 +19,7 @@ from helpers.faults.cases import PACK, Job, assert_completed, assert_same, asser
 from helpers.faults.harness import Action, Call, FaultServer
 from helpers.support import ONE_FORMAT, tree
 
-from packtrain._packer.traces import FAILED, PACKED, PACKING
+from packtrain._packer.markers import FAILED, PACKED, PACKING
 
 FROM_FINISHED = [
     pytest.param("tar", Action.KILL, id="tar"),
@@ -126,13 +126,13 @@ def test_killed_again_and_again(packer: FaultServer, job: Job, memory_path: Path
 
 
 def watched_calls(packer: FaultServer, job: Job, folder: Path, model: Path | None = None) -> list[Call]:
-    """The calls of a run into folder/out, those in `folder` itself included; but not traces, which may get lost."""
+    """The calls of a run into folder/out, those in `folder` itself included; but not markers, which may get lost."""
     folder.mkdir()
     calls = Program(
         packer, PACK, job.args(folder / "out"), folder, lambda _: renewed(folder / "out", model)
     ).undisturbed()
-    traces = (PACKING, FAILED, PACKED)
-    return [call for call in calls if not any(kind in f"{call.path} {call.target}" for kind in traces)]
+    markers = (PACKING, FAILED, PACKED)
+    return [call for call in calls if not any(kind in f"{call.path} {call.target}" for kind in markers)]
 
 
 def names_given(calls: Sequence[Call]) -> Iterator[tuple[str, Call, set[str], set[str]]]:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from helpers.ray_cluster import stay_on_loopback
 
-from packtrain._packer import run, shard
-from packtrain._packer.run import pack_elsewhere
+from packtrain._packer import shard
+from packtrain._packer.pack_run import pack_elsewhere
 from packtrain._packer.shard import ShardProgress, ShardTask
 
 
@@ -32,8 +32,9 @@ def main() -> None:
     from helpers import ray_packing  # workers know this module by its name
 
     from packtrain._cli.main import main as packtrain
+    from packtrain._packer import pack_run
 
-    run.pack_elsewhere = ray_packing.pack_slowly
+    pack_run.pack_elsewhere = ray_packing.pack_slowly
 
     packtrain()
 

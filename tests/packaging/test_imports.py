@@ -39,7 +39,7 @@ def command(line: str) -> str:
         ("import packtrain._core", TENSORS | CONTAINERS | IMAGES),
         ("import packtrain._readers", TENSORS | CONTAINERS | IMAGES),
         ("import packtrain._formats", TENSORS | CONTAINERS),
-        ("import packtrain._packer.runner, packtrain._packer.verifier", TENSORS | CONTAINERS),
+        ("import packtrain._packer.pack, packtrain._packer.verifier", TENSORS | CONTAINERS),
         ("import packtrain._formats.writing", TENSORS | CONTAINERS),
         (command("packtrain --help"), TENSORS | CONTAINERS | IMAGES | ARRAYS),
         (command("packtrain --version"), TENSORS | CONTAINERS | IMAGES | ARRAYS),

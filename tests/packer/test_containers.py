@@ -28,7 +28,7 @@ from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._core.schema import Field, Schema, image_field
 from packtrain._formats import container
 from packtrain._formats.writing import NewRecord, NewSample, shard_writer
-from packtrain._packer.confined import Died, Limits, Send, run_confined
+from packtrain._packer.sandbox import Died, Limits, Send, run_sandboxed
 from packtrain.errors import CorruptFile
 
 SCHEMA = Schema(
@@ -238,7 +238,7 @@ class TestForged:
             path = tmp_path / "noise.mdb"
             path.write_bytes(noise)
             with soon(20), suppress(Died):
-                (message,) = run_confined(partial(_count, path), Count, LIMITS)
+                (message,) = run_sandboxed(partial(_count, path), Count, LIMITS)
                 assert message.found <= 4
 
 

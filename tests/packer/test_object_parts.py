@@ -20,8 +20,8 @@ from packtrain import PackOptions, merge, pack, pack_status, verify
 from packtrain._core.options import StoreOptions
 from packtrain._packer import object_output
 from packtrain._packer import shard as shard_module
+from packtrain._packer.markers import Marker
 from packtrain._packer.object_output import spooled
-from packtrain._packer.traces import Trace
 from packtrain._storage.remote.bucket import Bucket
 from packtrain._storage.remote.urls import Url
 from packtrain.errors import OutputConflict, PackError, RemoteError, ShardFailed
@@ -106,9 +106,9 @@ def behind(server: Server, *rules: Rule) -> Iterator[Proxy]:
         yield between
 
 
-def trace_of(host: str) -> bytes:
+def marker_of(host: str) -> bytes:
     """What a part leaves while it packs a shard on another machine."""
-    return replace(Trace.mine("part 2/2"), host=host, process=f"{0:012}-1-2").dump()
+    return replace(Marker.mine("part 2/2"), host=host, process=f"{0:012}-1-2").dump()
 
 
 def test_what_is_listed_and_never_there_is_an_error(server: Server, half: str) -> None:
@@ -122,7 +122,7 @@ def test_what_is_listed_and_never_there_is_an_error(server: Server, half: str) -
 def test_what_others_remove_between_a_listing_and_its_reading_is_no_error(
     server: Server, half: str, name: str, times: int | None
 ) -> None:
-    server.put(f"{server.key(half)}/parts/train-000001.tar.packing", trace_of("elsewhere"))
+    server.put(f"{server.key(half)}/parts/train-000001.tar.packing", marker_of("elsewhere"))
     with behind(server, Rule(Status(404), holds=name, method="GET", times=times)) as between:
         assert pack_status(half).done == 3
         assert between.traffic().faults
@@ -166,7 +166,7 @@ def test_a_note_does_not_outlive_the_shard_that_it_is_about(server: Server, list
 def test_a_failure_is_not_taken_for_what_a_dead_machine_has_begun(
     server: Server, half: str, listing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server.put(f"{server.key(half)}/parts/train-000001.tar.packing", trace_of("gone"))
+    server.put(f"{server.key(half)}/parts/train-000001.tar.packing", marker_of("gone"))
     assert [one.host for one in pack_status(half).under_way] == ["gone"]
     monkeypatch.setattr(shard_module, "_write", _fail)
     with pytest.raises(ShardFailed):

@@ -59,7 +59,7 @@ def cluster() -> Iterator[RayCluster]:
 
 @pytest.fixture(autouse=True)
 def _slowly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packtrain._packer.run.pack_elsewhere", pack_slowly)
+    monkeypatch.setattr("packtrain._packer.pack_run.pack_elsewhere", pack_slowly)
 
 
 def pack_and(cluster: RayCluster, listing: Path, out: Path, *, at: list[int], do: Callable[[], None]) -> None:

@@ -19,11 +19,11 @@ from PIL import Image
 from packtrain import PackOptions, open_dataset, pack
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._packer.lists.reader import read_list
+from packtrain._packer.markers import FAILED, PACKED
 from packtrain._packer.notes import ListFacts, load_note, note_path
 from packtrain._packer.output import Output
 from packtrain._packer.planning import outline_plan, plan_shards
 from packtrain._packer.shard import ShardProgress, ShardTask, pack_shard
-from packtrain._packer.traces import FAILED, PACKED
 from packtrain.errors import NoSpace, ShardFailed
 
 COUNT = 8
@@ -49,7 +49,7 @@ def listing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def left(folder: Path) -> dict[str, bytes]:
-    """What is in a folder, without traces."""
+    """What is in a folder, without markers."""
     return {name: data for name, data in tree(folder).items() if not name.endswith((FAILED, PACKED))}
 
 

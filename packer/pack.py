@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from packtrain._core.arguments import checks_names, flag, function, instance, whole
-from packtrain._core.errors import OutputConflict, TooManyRejects, UsageError
+from packtrain._core.errors import TooManyRejects, UsageError
 from packtrain._core.files import (
     file_errors,
     fsync_folder,
@@ -24,20 +24,20 @@ from packtrain._storage.remote.urls import Url, place_of
 from .dataset_rows import DatasetRows, dataset_rows, is_dataset
 from .engine import Engine
 from .fetching import fetched_list
+from .finished import reopen, require_as_merged
 from .listing import Listing
 from .lists.folder import doubt_classes
 from .lists.reader import read_list
-from .merge import merge_notes, remove_leftovers, remove_notes
+from .merge import finish, merge_notes, remove_leftovers
 from .notes import PARTS, note_path, read_facts, without_note
 from .object_output import output_at
 from .options import PackOptions, reject_limit
 from .output import Output, require_usable
+from .pack_run import PackProgress, PackReport, Run, dataset_report
 from .parts import Part
 from .plan import Plan
 from .planning import outline_plan, plan_shards
 from .rejects import RejectGuard
-from .reopen import manifest_of, reopen, require_as_merged
-from .run import PackProgress, PackReport, Run, dataset_report
 
 
 @checks_names(options=PackOptions)
@@ -220,10 +220,8 @@ def pack_listing(
 def _pack_all(run: Run) -> PackReport:
     """Packs the missing shards of a dataset, and merges them, while nobody else works there."""
     output, plan, folder = run.output, run.plan, run.output.folder
-    if (folder / MANIFEST).exists() and (manifest := reopen(output, plan, run.images, run.retry_rejects)):
-        remove_notes(folder)
-        output.finish()
-        return dataset_report(output, manifest, complete_before=True)
+    if (folder / MANIFEST).exists() and not reopen(output, plan, run.images, run.retry_rejects):
+        return finish(output, plan, complete_before=True)
     remove_leftovers(folder)
     missing = run.missing()
     for number in missing:
@@ -237,10 +235,13 @@ def _pack_all(run: Run) -> PackReport:
 
 
 def _pack_part(run: Run, part: str) -> PackReport:
-    """Packs the missing shards of a part, while others may pack theirs, or the same."""
+    """Packs the missing shards of a part, while others may pack theirs, or the same.
+
+    Parts do not reopen a finished dataset: they could not agree on when to.
+    """
     output, plan, folder = run.output, run.plan, run.output.folder
     if (folder / MANIFEST).exists():
-        return replace(_still_complete(output, plan), part=part)
+        return replace(finish(output, plan, complete_before=True), part=part)
     remove_abandoned(folder)
     missing = run.missing()
     remarks = run.pack(missing)
@@ -251,9 +252,7 @@ def _pack_part(run: Run, part: str) -> PackReport:
         for number in missing:
             if not isinstance(facts := read_facts(folder, plan, number, output.holds), str):
                 require_as_merged(output, facts.info)
-        remove_notes(folder)
-        output.finish()
-        return replace(_still_complete(output, plan), part=part)
+        return replace(finish(output, plan, complete_before=True), part=part)
     # What is nowhere is being packed again by others.
     notes = [read_facts(folder, plan, number, output.holds) for number in run.numbers]
     there = [facts for facts in notes if not isinstance(facts, str)]
@@ -270,18 +269,6 @@ def _pack_part(run: Run, part: str) -> PackReport:
         part=part,
         missing=len(without_note(folder, plan)),
     )
-
-
-def _still_complete(output: Output, plan: Plan) -> PackReport:
-    """The report on a finished dataset, which parts do not reopen: they could not agree on when to."""
-    manifest = manifest_of(output, plan)
-    lost = [info.name for info in manifest.shards if not output.holds(info)]
-    if lost:
-        raise OutputConflict(
-            f"{output.address} is finished, but {len(lost)} of its shards are missing (first: {lost[0]}): run the same "
-            "command without --part, which packs these again"
-        )
-    return dataset_report(output, manifest, complete_before=True)
 
 
 def _agree_on_plan(output: Output, images: Listing, options: PackOptions) -> Plan:

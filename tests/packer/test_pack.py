@@ -132,7 +132,7 @@ def test_a_part_whose_worker_was_killed_leaves_word_of_it(
         yield function(next(iter(tasks)), on_progress)
         raise failure(next(iter(tasks)), ShardFailed("its worker was killed by signal 9"))
 
-    monkeypatch.setattr("packtrain._packer.run.run_tasks", killed)
+    monkeypatch.setattr("packtrain._packer.pack_run.run_tasks", killed)
     with pytest.raises(ShardFailed, match="failed twice"):
         pack(listing, tmp_path, OPTIONS, part="1/2", workers=2)
     (failed,) = pack_status(tmp_path).failed
@@ -153,7 +153,7 @@ def test_no_more_workers_are_started_than_shards_are_missing(
         asked.append(workers)
         return run_tasks(function, tasks, workers=1, on_progress=on_progress)
 
-    monkeypatch.setattr("packtrain._packer.run.run_tasks", run_here)
+    monkeypatch.setattr("packtrain._packer.pack_run.run_tasks", run_here)
     pack(listing, tmp_path, OPTIONS, workers=workers)
     assert asked == [started]
 

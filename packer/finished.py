@@ -1,4 +1,4 @@
-"""Reopens a finished dataset, so that missing shards can be packed again."""
+"""Finished datasets: what they have lost since, and how they are reopened, so that it can be packed again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .plan import Plan
 from .rejects import read_rejects
 
 
-def reopen(output: Output, plan: Plan, images: Listing, retry_rejects: bool) -> Manifest | None:
+def reopen(output: Output, plan: Plan, images: Listing, retry_rejects: bool) -> bool:
     """Turns a finished dataset into an unfinished one if shards are missing or are to be packed again.
 
     The notes of the sound shards are written before the manifest is removed, so a crash loses nothing.
@@ -28,23 +28,20 @@ def reopen(output: Output, plan: Plan, images: Listing, retry_rejects: bool) -> 
         retry_rejects: True if shards with refused lines are to be packed again.
 
     Returns:
-        The manifest if no shard has to be packed; None if the dataset was reopened.
+        True if the dataset was reopened; False if no shard has to be packed.
 
     Raises:
         CorruptFile: Manifest, index or rejects.jsonl is damaged, or the manifest belongs to another plan.
     """
     folder = output.folder
-    manifest = manifest_of(output, plan)
+    manifest, lost = finished(output, plan)
     output.bring_index()
     _require_index(output, manifest)
     rejects = {item.line: item for item in read_rejects(folder, manifest)}
     refused = [_refused(plan, images, number, rejects) for number in range(len(plan.shards))]
-    sound = [
-        output.holds(info) and not (retry_rejects and lines)
-        for info, lines in zip(manifest.shards, refused, strict=True)
-    ]
+    sound = [number not in lost and not (retry_rejects and lines) for number, lines in enumerate(refused)]
     if all(sound):
-        return manifest
+        return False
     index = Index.of(folder, manifest)
     found = ShardColumns.from_index(index, plan.schema)
     make_parts(folder)
@@ -57,21 +54,21 @@ def reopen(output: Output, plan: Plan, images: Listing, retry_rejects: bool) -> 
             facts = NoteFacts(plan.sha256, info, rejected, None if number else listed)
             ShardNote(facts, found.rows(rows)).save(folder)
     output.unpublish()
-    return None
+    return True
 
 
-def manifest_of(output: Output, plan: Plan) -> Manifest:
-    """Reads the manifest of an output, which must be of this plan.
+def finished(output: Output, plan: Plan) -> tuple[Manifest, list[int]]:
+    """Return the manifest of a finished dataset, and the numbers of the shards that it has lost since.
 
     Raises:
-        CorruptFile: It is damaged, or belongs to another plan.
+        CorruptFile: The manifest is damaged, or belongs to another plan.
     """
     manifest = Manifest.load(output.folder)
     if manifest.plan_sha256 != plan.sha256 or len(manifest.shards) != len(plan.shards):
         raise CorruptFile(
             f"{output.address}: manifest and plan do not belong together. Pack into another folder", file=PLAN
         )
-    return manifest
+    return manifest, [number for number, info in enumerate(manifest.shards) if not output.holds(info)]
 
 
 def require_as_merged(output: Output, info: ShardInfo) -> None:

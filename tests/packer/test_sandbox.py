@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from helpers.support import soon
 
-from packtrain._packer.confined import Died, Limits, Send, run_confined
+from packtrain._packer.sandbox import Died, Limits, Send, run_sandboxed
 from packtrain.errors import ShardFailed
 
 LIMITS = Limits(memory=64 << 20, seconds=30)
@@ -38,7 +38,7 @@ def outcome(work: Callable[[Send], None], limits: Limits = LIMITS) -> tuple[list
     said = []
     try:
         with soon(20):
-            for number in run_confined(work, Number, limits):
+            for number in run_sandboxed(work, Number, limits):
                 said.append(number.value)  # noqa: PERF401 - what was said before the end counts
     except Died as death:
         return said, str(death)
@@ -50,7 +50,7 @@ def test_what_it_says_arrives_in_order() -> None:
         for number in range(10_000):
             send({"value": number})
 
-    assert [number.value for number in run_confined(work, Number, LIMITS)] == list(range(10_000))
+    assert [number.value for number in run_sandboxed(work, Number, LIMITS)] == list(range(10_000))
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGTERM])
@@ -106,7 +106,7 @@ def test_it_ends_with_the_loop_over_what_it_says() -> None:
         time.sleep(60)
 
     with soon():
-        running = run_confined(work, Number, LIMITS)
+        running = run_sandboxed(work, Number, LIMITS)
         child = next(running).value
         running.close()
         with pytest.raises(ProcessLookupError):
@@ -118,7 +118,7 @@ def test_the_terminals_ctrl_c_is_for_the_caller_only() -> None:
         os.kill(os.getpid(), signal.SIGINT)
         send({"value": 1})
 
-    assert [number.value for number in run_confined(work, Number, LIMITS)] == [1]
+    assert [number.value for number in run_sandboxed(work, Number, LIMITS)] == [1]
 
 
 def test_it_leaves_no_core_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ def test_without_proc_only_the_memory_is_not_limited(monkeypatch: pytest.MonkeyP
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
 
     monkeypatch.setattr(Path, "read_text", missing)
-    sent = run_confined(lambda send: send({"value": len(bytearray(128 << 20))}), Number, LIMITS)
+    sent = run_sandboxed(lambda send: send({"value": len(bytearray(128 << 20))}), Number, LIMITS)
     assert [number.value for number in sent] == [128 << 20]
 
 
@@ -143,4 +143,4 @@ def test_where_no_process_can_be_started_that_is_said(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, call, failing)
     with pytest.raises(ShardFailed, match=r"cannot start a process: Too many open files.*ulimit -n"):
-        next(run_confined(lambda send: None, Number, LIMITS))
+        next(run_sandboxed(lambda send: None, Number, LIMITS))

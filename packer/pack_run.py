@@ -16,12 +16,12 @@ from packtrain._storage.remote.urls import Url
 
 from .engine import Engine, run_tasks
 from .listing import Listing
+from .markers import leave_failure, remove_ended, remove_packing
 from .notes import ListFacts, load_note, make_parts
 from .output import Output
 from .plan import Plan
 from .rejects import RejectGuard
 from .shard import ShardProgress, ShardTask, pack_shard
-from .traces import leave_failure, remove_ended, remove_packing
 
 CLUSTER: Final = "cluster"
 """The role of a cluster's tasks, see `ShardTask`: a machine that was taken for dead may still be at work on one."""

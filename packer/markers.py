@@ -1,6 +1,6 @@
-"""Traces: small files beside the notes that say who packs a shard, why that has failed, or how long it took.
+"""Markers: small files beside the notes that say who packs a shard, why that has failed, or how long it took.
 
-A trace is for people, through `pack_status`. Whether a shard is done is told by its note alone.
+A marker is for people, through `pack_status`. Whether a shard is done is told by its note alone.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _LONGEST_REASON: Final = 2000
 
 
 @dataclass(frozen=True)
-class Trace:
-    """What a process has left about a shard.
+class Marker:
+    """A file that a process has left about a shard.
 
     Attributes:
         host: Name of its machine.
@@ -70,9 +70,9 @@ class Trace:
 
 
 @contextmanager
-def traced(output: Output, shard: str, role: str) -> Iterator[None]:
-    """Leaves a trace while a shard is packed, and then that it is packed, or has failed."""
-    mine, began = Trace.mine(role), time.monotonic()
+def marked(output: Output, shard: str, role: str) -> Iterator[None]:
+    """Leave a marker while a shard is packed, and then that it is packed, or has failed."""
+    mine, began = Marker.mine(role), time.monotonic()
     _leave(output, shard + PACKING, mine)
     try:
         yield
@@ -83,33 +83,33 @@ def traced(output: Output, shard: str, role: str) -> Iterator[None]:
         raise
     finally:
         # Another process may have begun the same shard meanwhile. Of an object store, the folder does not tell.
-        if Trace.load(output.folder, shard + PACKING) in (mine, None):
+        if Marker.load(output.folder, shard + PACKING) in (mine, None):
             _leave(output, shard + PACKING, None)
 
 
 def leave_failure(output: Output, shard: str, role: str, why: str) -> None:
-    """Leaves a trace of a failure."""
-    _leave(output, shard + FAILED, replace(Trace.mine(role), why=why[:_LONGEST_REASON]))
+    """Leave a marker of a failure."""
+    _leave(output, shard + FAILED, replace(Marker.mine(role), why=why[:_LONGEST_REASON]))
 
 
 def remove_packing(output: Output, shard: str) -> None:
-    """Removes the trace of whoever packs a shard, who is known to have ended."""
+    """Remove the marker of whoever packs a shard, who is known to have ended."""
     _leave(output, shard + PACKING, None)
 
 
 def remove_ended(output: Output) -> None:
-    """Removes the traces of processes of this machine that have ended without a word."""
+    """Remove the markers of processes of this machine that have ended without a word."""
     for path in (output.folder / PARTS).glob(f"*{PACKING}"):
-        trace = Trace.load(output.folder, path.name)
-        process = None if trace is None else ProcessName.parse(trace.process)
+        marker = Marker.load(output.folder, path.name)
+        process = None if marker is None else ProcessName.parse(marker.process)
         if process is not None and process.ended:
             _leave(output, path.name, None)
 
 
-def _leave(output: Output, name: str, trace: Trace | None) -> None:
-    """Leaves a trace, or removes it, if that can be done: where a disk is full, the work itself is what matters."""
+def _leave(output: Output, name: str, marker: Marker | None) -> None:
+    """Leave a marker, or remove it, if that can be done: where a disk is full, the work itself is what matters."""
     with suppress(PacktrainError, OSError):
-        output.trace(name, None if trace is None else trace.dump())
+        output.mark(name, None if marker is None else marker.dump())
 
 
 def _slurm_job(environment: Mapping[str, str]) -> str | None:

@@ -52,7 +52,7 @@ class Died(Exception):
     """The process did not come to its end; the message says why."""
 
 
-def run_confined(work: Callable[[Send], None], message: type[T], limits: Limits) -> Generator[T, None, None]:
+def run_sandboxed(work: Callable[[Send], None], message: type[T], limits: Limits) -> Generator[T, None, None]:
     """Runs `work` in a process of its own.
 
     Args:

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packtrain._core.manifest import ShardInfo
+from packtrain._packer.finished import reopen
 from packtrain._packer.listing import Reject
 from packtrain._packer.merge import merge_notes
 from packtrain._packer.notes import load_note
 from packtrain._packer.output import Output
-from packtrain._packer.reopen import reopen
 from packtrain.errors import CorruptFile
 
 IMAGES = image_list(20)
@@ -67,15 +67,15 @@ def test_the_notes_of_sound_shards_come_back(refused: set[int], lost: set[int], 
         for number in lost:
             (folder / PLAN.shards[number].name).unlink()
         again = lost | (rejecting(refused) if retry else set())
-        manifest = reopen(Output(folder), PLAN, IMAGES, retry)
+        reopened = reopen(Output(folder), PLAN, IMAGES, retry)
         if again:
-            assert manifest is None
+            assert reopened
             assert not (folder / "manifest.json").exists()
             assert noted(folder) == {number: facts for number, facts in before.items() if number not in again}
             write_shards(folder, PLAN, IMAGES, refused)
             merge_notes(Output(folder), PLAN, IMAGES)
         else:
-            assert manifest is not None
+            assert not reopened
             assert not (folder / "parts").exists()
         assert tree(folder) == complete
 
@@ -108,11 +108,11 @@ def test_a_dataset_without_its_index_is_not_complete(tmp_path: Path) -> None:
     with pytest.raises(CorruptFile, match=f"^{path} is missing, or has another size .* remove {tmp_path}/manif"):
         reopen(Output(tmp_path), PLAN, IMAGES, False)
     path.write_bytes(whole)
-    assert reopen(Output(tmp_path), PLAN, IMAGES, False) is not None
+    assert not reopen(Output(tmp_path), PLAN, IMAGES, False)
 
 
 def test_a_lost_sidecar_costs_its_shard(tmp_path: Path) -> None:
     finished(tmp_path, set())
     (tmp_path / PLAN.shards[1].name).with_suffix(".idx").unlink()
-    assert reopen(Output(tmp_path), PLAN, IMAGES, False) is None
+    assert reopen(Output(tmp_path), PLAN, IMAGES, False)
     assert f"{PLAN.shards[1].name}.npz" not in tree(tmp_path / "parts")
