@@ -3,9 +3,10 @@
     from packtrain import Loader, open_dataset
     from packtrain.transforms import RandomHorizontalFlip, RandomResizedCrop
 
-The public interface is this page together with `packtrain.transforms`, `packtrain.staging`, `packtrain.accelerate`,
-`packtrain.dali` and `packtrain.errors`. Anything whose name begins with an underscore may change in any version. Names
-are imported when they are first used, so ``import packtrain`` loads neither torch nor numpy.
+The public interface is this page together with `packtrain.transforms`, `packtrain.orders`, `packtrain.reports`,
+`packtrain.staging`, `packtrain.accelerate`, `packtrain.dali` and `packtrain.errors`. Anything whose name begins with an
+underscore may change in any version. Names are imported when they are first used, so ``import packtrain`` loads neither
+torch nor numpy.
 """
 
 from __future__ import annotations
@@ -21,54 +22,34 @@ if TYPE_CHECKING:
     from packtrain._extras.train_val.imagenet import imagenet_loaders as imagenet_loaders
     from packtrain._extras.train_val.train_val import TrainVal as TrainVal
     from packtrain._extras.tune import TuneOptions as TuneOptions
-    from packtrain._extras.tune import TuneResult as TuneResult
     from packtrain._extras.tune import tune as tune
     from packtrain._extras.watch import watch as watch
     from packtrain._growing.cache import GrowingCache as GrowingCache
     from packtrain._growing.random_records import RandomRecords as RandomRecords
     from packtrain._growing.random_slices import RandomSlices as RandomSlices
-    from packtrain._growing.status import FillStatus as FillStatus
-    from packtrain._packer.foreign.indexer import IndexedField as IndexedField
-    from packtrain._packer.foreign.indexer import IndexProgress as IndexProgress
-    from packtrain._packer.foreign.indexer import IndexReport as IndexReport
     from packtrain._packer.foreign.indexer import index_shards as index_shards
     from packtrain._packer.merge import merge as merge
     from packtrain._packer.options import Columns as Columns
     from packtrain._packer.options import FieldColumn as FieldColumn
     from packtrain._packer.options import PackOptions as PackOptions
     from packtrain._packer.pack import pack as pack
-    from packtrain._packer.pack_run import PackProgress as PackProgress
-    from packtrain._packer.pack_run import PackReport as PackReport
     from packtrain._packer.parts import Part as Part
-    from packtrain._packer.problem import Problem as Problem
     from packtrain._packer.ray_engine import RayEngine as RayEngine
-    from packtrain._packer.status import FailedShard as FailedShard
-    from packtrain._packer.status import PackStatus as PackStatus
-    from packtrain._packer.status import UnderWay as UnderWay
     from packtrain._packer.status import pack_status as pack_status
-    from packtrain._packer.verifier import VerifyProgress as VerifyProgress
-    from packtrain._packer.verifier import VerifyReport as VerifyReport
     from packtrain._packer.verifier import verify as verify
     from packtrain._readers.dataset.image_dataset import ImageDataset as ImageDataset
     from packtrain._readers.dataset.image_dataset import PackedDataset as PackedDataset
     from packtrain._readers.dataset.image_dataset import concat as concat
     from packtrain._readers.dataset.image_dataset import open_dataset as open_dataset
-    from packtrain._readers.loader import BlockShuffled as BlockShuffled
-    from packtrain._readers.loader import ChunkShuffled as ChunkShuffled
     from packtrain._readers.loader import Loader as Loader
-    from packtrain._readers.loader import Order as Order
     from packtrain._readers.loader import Ragged as Ragged
-    from packtrain._readers.loader import RepeatedAugmentation as RepeatedAugmentation
-    from packtrain._readers.loader import Sequential as Sequential
-    from packtrain._readers.loader import Shuffled as Shuffled
-    from packtrain._readers.loader import Weighted as Weighted
     from packtrain._storage.staging.options import StageOptions as StageOptions
-    from packtrain._storage.staging.options import StageProgress as StageProgress
-    from packtrain._storage.staging.stager import Staged as Staged
     from packtrain._storage.staging.stager import stage as stage
 
     from . import accelerate as accelerate
     from . import dali as dali
+    from . import orders as orders
+    from . import reports as reports
     from . import staging as staging
     from . import transforms as transforms
 
@@ -80,38 +61,25 @@ _HOMES = {
     "_growing.random_records": ("RandomRecords",),
     "_growing.random_slices": ("RandomSlices",),
     "_growing.cache": ("GrowingCache",),
-    "_growing.status": ("FillStatus",),
-    "_packer.foreign.indexer": ("IndexedField", "IndexProgress", "IndexReport", "index_shards"),
+    "_packer.foreign.indexer": ("index_shards",),
     "_packer.merge": ("merge",),
     "_packer.options": ("Columns", "FieldColumn", "PackOptions"),
     "_packer.ray_engine": ("RayEngine",),
-    "_packer.pack_run": ("PackProgress", "PackReport"),
     "_packer.pack": ("pack",),
     "_packer.parts": ("Part",),
-    "_packer.problem": ("Problem",),
-    "_packer.status": ("FailedShard", "PackStatus", "UnderWay", "pack_status"),
-    "_packer.verifier": ("VerifyProgress", "VerifyReport", "verify"),
+    "_packer.status": ("pack_status",),
+    "_packer.verifier": ("verify",),
     "_extras.train_val.imagenet": ("imagenet_loaders",),
     "_extras.train_val.train_val": ("TrainVal",),
     "_readers.dataset.image_dataset": ("ImageDataset", "PackedDataset", "concat", "open_dataset"),
-    "_readers.loader": (
-        "BlockShuffled",
-        "ChunkShuffled",
-        "Loader",
-        "Order",
-        "Ragged",
-        "RepeatedAugmentation",
-        "Sequential",
-        "Shuffled",
-        "Weighted",
-    ),
+    "_readers.loader": ("Loader", "Ragged"),
     "_extras.watch": ("watch",),
-    "_extras.tune": ("TuneOptions", "TuneResult", "tune"),
-    "_storage.staging.options": ("StageOptions", "StageProgress"),
-    "_storage.staging.stager": ("Staged", "stage"),
+    "_extras.tune": ("TuneOptions", "tune"),
+    "_storage.staging.options": ("StageOptions",),
+    "_storage.staging.stager": ("stage",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
-_MODULES = ("accelerate", "dali", "errors", "staging", "transforms")
+_MODULES = ("accelerate", "dali", "errors", "orders", "reports", "staging", "transforms")
 
 __all__ = sorted([*_HOME_OF, *_MODULES, "__version__"])
 

@@ -219,7 +219,8 @@ def _transform(url: str) -> list[Any]:
 
 def _loader(dataset: Any) -> Any:
     """A loader in the order of a cache, also over a local copy."""
-    from packtrain import ChunkShuffled, Loader
+    from packtrain import Loader
+    from packtrain.orders import ChunkShuffled
 
     return Loader(dataset, BATCH, sampler=ChunkShuffled(dataset), seed=1, num_workers=WORKERS)
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from packtrain import ChunkShuffled, ImageDataset, Loader, concat, open_dataset
+from packtrain import ImageDataset, Loader, concat, open_dataset
+from packtrain.orders import ChunkShuffled
 from packtrain.transforms import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 
 from .common import BATCH, EPOCH, PACKED, SEED, SHORT, SIDE, WORKERS, Batch

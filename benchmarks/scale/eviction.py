@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.measure import print_table, target
-from packtrain import BlockShuffled, ChunkShuffled, Order, Shuffled
 from packtrain._core.keys import mixed
 from packtrain._readers.loader.schedule import Dealing, Schedule
 from packtrain._storage.streams.order import ChunkOrder
 from packtrain._storage.streams.policy import Policy, Reading
+from packtrain.orders import BlockShuffled, ChunkShuffled, Order, Shuffled
 
 Integers = npt.NDArray[np.int64]
 Windows = list[list[Integers]]

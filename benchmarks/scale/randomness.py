@@ -17,9 +17,9 @@ import torch
 
 from benchmarks.measure import print_table
 from benchmarks.scale.eviction import Places
-from packtrain import BlockShuffled, ChunkShuffled, Order, Shuffled
 from packtrain._core.keys import mixed
 from packtrain._readers.loader.schedule import Schedule
+from packtrain.orders import BlockShuffled, ChunkShuffled, Order, Shuffled
 
 Integers = npt.NDArray[np.int64]
 

@@ -122,7 +122,7 @@ def order_of(dataset: Any, sampler: Any, shuffle: bool | None) -> Order:
         if not isinstance(order, Order):
             raise UsageError(
                 f"sampler= is a function that returned an object of type {type(order).__name__}: let it return a "
-                "packtrain.Order for the dataset it is called with"
+                "packtrain.orders.Order for the dataset it is called with"
             )
         return _fitting(order, rows)
     if isinstance(dataset, GrowingDataset):

@@ -114,9 +114,9 @@ class Loader:
             begins, that of rank 0 for all ranks of torch.distributed.
         drop_last: True to drop the incomplete step at the end of an epoch. False to make smaller batches of it, which
             samples from the beginning of the epoch fill up so that they are equally large on all ranks.
-        sampler: An order in place of `shuffle`: a `packtrain.Order`, of which each rank takes its part, or a torch
-            Sampler, which yields the rows of this rank. Or a function that is called with the dataset and returns a
-            `packtrain.Order`; with a growing cache, it is called for each generation.
+        sampler: An order in place of `shuffle`: a `packtrain.orders.Order`, of which each rank takes its part, or a
+            torch Sampler, which yields the rows of this rank. Or a function that is called with the dataset and
+            returns a `packtrain.orders.Order`; with a growing cache, it is called for each generation.
         num_workers: Number of processes that make batches. 0 makes them in this process, when they are asked for.
             ``"auto"`` takes as many as the cores that affinity and the cgroup allow, divided among the ranks on this
             machine.

@@ -66,7 +66,8 @@ def test_type_checkers_are_told_the_same_homes_as_the_interpreter() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["packtrain.accelerate", "packtrain.errors", "packtrain.staging", "packtrain.transforms"]
+    "module",
+    [f"packtrain.{name}" for name in ("accelerate", "errors", "orders", "reports", "staging", "transforms")],
 )
 def test_public_modules_list_what_they_import(module: str) -> None:
     page = inspect.getmodule(getattr(packtrain, module.rpartition(".")[2]))

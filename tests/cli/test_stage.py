@@ -15,10 +15,10 @@ import pytest
 from helpers.support import flip, packed, shard_bytes, soon, tree
 from helpers.waiting import wait_until
 
-from packtrain import StageProgress, open_dataset
+from packtrain import open_dataset
 from packtrain._cli.stage_cmd import parse_seconds, stage_progress
 from packtrain.errors import Leased, UsageError
-from packtrain.staging import entries, evict
+from packtrain.staging import StageProgress, entries, evict
 
 from .conftest import Run
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from helpers.support import flip, image_set, packed, shard_bytes, tree
 
-from packtrain import Staged, StageOptions, open_dataset, stage
+from packtrain import StageOptions, open_dataset, stage
 from packtrain._storage.staging.source import SourceDataset, overhead_bytes
-from packtrain.staging import entries
+from packtrain.staging import Staged, entries
 
 from .conftest import Run
 

@@ -16,7 +16,7 @@ from helpers.support import image_set, packed
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from packtrain import Loader, TuneOptions, TuneResult, open_dataset, tune, watch
+from packtrain import Loader, TuneOptions, open_dataset, tune, watch
 from packtrain._extras import tune as module
 from packtrain._extras.tune import (
     MIN_BATCHES,
@@ -33,6 +33,7 @@ from packtrain._extras.tune import (
     spread_of,
 )
 from packtrain.errors import LoaderError, NotADataset, UsageError
+from packtrain.reports import TuneResult
 from packtrain.transforms import RandomResizedCrop
 
 DEFAULT = Setting(4, 2)

@@ -18,12 +18,13 @@ from helpers.faults.cases import OPTIONS, Job, assert_same, finished_shards, wri
 from helpers.faults.harness import FaultServer
 from helpers.support import FORMATS, flip, image_set, packed, shard_bytes, tree
 
-from packtrain import PackOptions, PackProgress, pack
+from packtrain import PackOptions, pack
 from packtrain._core.document import dump_document
 from packtrain._core.files import temporary_path
 from packtrain._core.manifest import VERSION
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain.errors import CorruptFile, OutputConflict, UnsupportedVersion
+from packtrain.reports import PackProgress
 
 State = dict[str, tuple[int, int]]
 

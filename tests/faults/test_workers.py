@@ -26,10 +26,11 @@ from helpers.faults.cases import assert_same, finished_shards, written
 from helpers.support import ONE_FORMAT, encoded, packed, picture, shard_bytes, tree
 from helpers.waiting import wait_until
 
-from packtrain import PackOptions, PackProgress, pack
+from packtrain import PackOptions, pack
 from packtrain._core.files import is_temporary
 from packtrain._core.options import StoreOptions
 from packtrain.errors import TooManyRejects
+from packtrain.reports import PackProgress
 
 SHARDS, LINES_PER_SHARD = 4, 6
 DEADLINE = 60.0

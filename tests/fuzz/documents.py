@@ -23,18 +23,7 @@ import numpy as np
 from crc32c import crc32c
 from helpers.support import soon, tree
 
-from packtrain import (
-    BlockShuffled,
-    Loader,
-    PackOptions,
-    PackProgress,
-    StageOptions,
-    VerifyProgress,
-    open_dataset,
-    pack,
-    stage,
-    verify,
-)
+from packtrain import Loader, PackOptions, StageOptions, open_dataset, pack, stage, verify
 from packtrain._cli.info_cmd import _facts, _histogram
 from packtrain._core.document import dump_document
 from packtrain._core.index import IndexWriter
@@ -42,6 +31,8 @@ from packtrain._core.manifest import Manifest
 from packtrain._core.printable import printable
 from packtrain._readers.dataset.summary import summarise
 from packtrain.errors import PacktrainError
+from packtrain.orders import BlockShuffled
+from packtrain.reports import PackProgress, VerifyProgress
 from packtrain.transforms import CenterCrop, RandomResizedCrop
 
 NESTED: list[Any] = []

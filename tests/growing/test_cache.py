@@ -18,13 +18,14 @@ from helpers import fillers
 from helpers.fillers import BUDGET, SHARD, cleared, wait_until_unfilled
 from helpers.waiting import wait_until
 
-from packtrain import FillStatus, GrowingCache
+from packtrain import GrowingCache
 from packtrain._core.generations import TEMPORARY
 from packtrain._growing import cache as module
 from packtrain._growing.cache_folder import is_filled
 from packtrain._growing.options import FillOptions
 from packtrain._growing.process import run
 from packtrain.errors import FillError, OutputConflict, UsageError
+from packtrain.reports import FillStatus
 
 
 @pytest.fixture

@@ -13,9 +13,10 @@ import torch
 import torch.distributed
 from helpers.batching import Numbers, steps, through_json
 
-from packtrain import BlockShuffled, ChunkShuffled, Loader, Order, RepeatedAugmentation, Sequential, Shuffled, Weighted
+from packtrain import Loader
 from packtrain._readers.dataset.image_dataset import samples_of
 from packtrain._readers.loader.state import identity_of
+from packtrain.orders import BlockShuffled, ChunkShuffled, Order, RepeatedAugmentation, Sequential, Shuffled, Weighted
 
 SEED = 7
 FIELDS = ("position", "row")

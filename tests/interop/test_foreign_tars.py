@@ -16,11 +16,12 @@ from helpers.shards import Indexed, jpeg, npy, write_shards
 from helpers.support import encoded, flip, output_of, picture, tool
 from PIL import Image
 
-from packtrain import Loader, Shuffled, open_dataset, pack, stage, verify
+from packtrain import Loader, open_dataset, pack, stage, verify
 from packtrain._cli.main import group
 from packtrain._core.errors import DatasetError, OutputConflict, UsageError
 from packtrain._core.manifest import Manifest
 from packtrain._packer.foreign.indexer import index_shards
+from packtrain.orders import Shuffled
 
 pytestmark = [
     # webdataset leaves it to the garbage collector to close its files.

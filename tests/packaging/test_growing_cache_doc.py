@@ -12,9 +12,9 @@ from pathlib import Path
 import click
 import pytest
 
-from packtrain import FillStatus
 from packtrain._cli.fill_cmd import command
 from packtrain._growing.status import STATES
+from packtrain.reports import FillStatus
 
 TEXT = (Path(__file__).parents[2] / "docs/growing-cache.md").read_text()
 

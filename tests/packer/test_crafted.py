@@ -19,10 +19,11 @@ import pytest
 from crc32c import crc32c
 from helpers.support import flip, image_set, packed, shard_bytes, soon
 
-from packtrain import Problem, verify
+from packtrain import verify
 from packtrain._codec.decode import EncodedImage, RecordDecoder
 from packtrain._core.manifest import Manifest
 from packtrain._packer import shard_check, shard_contents
+from packtrain.reports import Problem
 
 Craft = Callable[[Path], None]
 

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from helpers.support import image_set, tree
 
-from packtrain import PackOptions, PackProgress, pack, pack_status
+from packtrain import PackOptions, pack, pack_status
 from packtrain._core.manifest import Manifest
 from packtrain._core.options import StoreOptions
 from packtrain._packer.engine import failure, run_tasks
 from packtrain._packer.plan import Plan
 from packtrain.errors import OutputConflict, ShardFailed, TooManyRejects
+from packtrain.reports import PackProgress
 
 COUNT = 9
 OPTIONS = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_bytes=2 * 8 * 8 * 3)

@@ -22,7 +22,7 @@ from helpers.support import encoded, image_set, picture, tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packtrain import PackOptions, PackProgress, PackStatus, Part, merge, open_dataset, pack, pack_status, verify
+from packtrain import PackOptions, Part, merge, open_dataset, pack, pack_status, verify
 from packtrain._cli.status_cmd import describe_status
 from packtrain._core.files import is_temporary, locked, temporary_path
 from packtrain._core.manifest import Manifest
@@ -34,6 +34,7 @@ from packtrain._packer.notes import load_note, note_path
 from packtrain._packer.output import Output
 from packtrain._packer.plan import Plan
 from packtrain.errors import OutputConflict, PackError, ShardFailed, TooManyRejects, UnreadableFile, UsageError
+from packtrain.reports import PackProgress, PackStatus
 
 COUNT = 12
 SHARDS = 6

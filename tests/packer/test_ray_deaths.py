@@ -21,9 +21,10 @@ from helpers.ray_packing import pack_slowly
 from helpers.support import image_set, tree
 from helpers.waiting import wait_until
 
-from packtrain import PackOptions, PackProgress, RayEngine, pack
+from packtrain import PackOptions, RayEngine, pack
 from packtrain._core.options import StoreOptions
 from packtrain.errors import ShardFailed
+from packtrain.reports import PackProgress
 
 pytestmark = [
     pytest.mark.stress,

@@ -18,11 +18,12 @@ from helpers.support import FORMATS, flip, image_set, packed, shard_bytes, sourc
 from webdataset import tariterators
 from webdataset.tariterators import tar_file_iterator
 
-from packtrain import Problem, VerifyProgress, index_shards, verify
+from packtrain import index_shards, verify
 from packtrain._core.index import IndexWriter
 from packtrain._core.manifest import FileInfo, Manifest
 from packtrain._core.options import StoreOptions
 from packtrain.errors import NotADataset, UsageError
+from packtrain.reports import Problem, VerifyProgress
 
 COUNT = 9
 Datasets = dict[str, Path]

@@ -13,13 +13,14 @@ import pytest
 from helpers.staging.remote import BUCKET, FolderObjects, installed
 from helpers.support import flip, image_set, packed, shard_bytes
 
-from packtrain import Problem, VerifyProgress, index_shards, verify
+from packtrain import index_shards, verify
 from packtrain._core.manifest import Manifest
 from packtrain._packer import shard_check, verifier
 from packtrain._readers.dataset import summary
 from packtrain._readers.dataset.summary import summarise
 from packtrain._storage.remote.urls import Url
 from packtrain.errors import CorruptFile, NotADataset, RemoteError
+from packtrain.reports import Problem, VerifyProgress
 
 FORMATS = ("tar", "hdf5", "lmdb")
 SHARDS = (".tar", ".h5", ".mdb")

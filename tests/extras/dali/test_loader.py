@@ -19,11 +19,12 @@ from helpers.dali import require_dali, succeeds_in_child
 from helpers.lazily import consumed, lazy
 from helpers.support import FORMATS, flip, image_set, packed, require_module
 
-from packtrain import Loader, RepeatedAugmentation, Weighted, open_dataset
+from packtrain import Loader, open_dataset
 from packtrain._core.installing import extra_command
 from packtrain.accelerate import prepare
 from packtrain.dali import DaliLoader
 from packtrain.errors import CorruptRecord, MissingDependency, UsageError
+from packtrain.orders import RepeatedAugmentation, Weighted
 from packtrain.transforms import ColorJitter, RandomHorizontalFlip, RandomResizedCrop
 
 IMAGES, BATCH, SIDE = 22, 4, 16

@@ -14,8 +14,9 @@ from helpers.faults.harness import FaultServer
 from helpers.fields import COLUMNS, field_set
 from helpers.support import image_set, tree
 
-from packtrain import PackOptions, PackReport, pack, verify
+from packtrain import PackOptions, pack, verify
 from packtrain._packer.options import Columns
+from packtrain.reports import PackReport
 
 DONE, CLEAN_ERROR = 0, 3
 """Exit codes of `PACK`; anything else is a crash or an error that packtrain did not mean to raise."""

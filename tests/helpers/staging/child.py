@@ -19,10 +19,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from packtrain import Staged, StageOptions
+from packtrain import StageOptions
 from packtrain._readers.dataset.store import RecordStore
 from packtrain._storage.staging import stager
 from packtrain.errors import NoRoom, PacktrainError
+from packtrain.staging import Staged
 from packtrain.staging import entries as list_entries
 from packtrain.staging import evict as evict_entries
 

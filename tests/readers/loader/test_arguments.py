@@ -20,21 +20,11 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate, random_
 
 import packtrain
 import packtrain.transforms
-from packtrain import (
-    BlockShuffled,
-    ImageDataset,
-    Loader,
-    Order,
-    PackedDataset,
-    Sequential,
-    Shuffled,
-    Weighted,
-    concat,
-    open_dataset,
-)
+from packtrain import ImageDataset, Loader, PackedDataset, concat, open_dataset
 from packtrain._readers.loader.loader import CommonOptions
 from packtrain.dali import DaliLoader
 from packtrain.errors import LoaderError, UsageError
+from packtrain.orders import BlockShuffled, Order, Sequential, Shuffled, Weighted
 from packtrain.transforms import CenterCrop, Compose, RandomHorizontalFlip
 
 # As callers without a type checker see it.

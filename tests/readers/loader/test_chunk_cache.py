@@ -29,7 +29,7 @@ from helpers.support import START_METHODS, flip, soon
 from helpers.waiting import wait_until
 from torch.utils.data import DataLoader, SequentialSampler
 
-from packtrain import BlockShuffled, ChunkShuffled, Loader, Sequential, Shuffled, Weighted, concat, open_dataset
+from packtrain import Loader, concat, open_dataset
 from packtrain._core.errors import LoaderError, RemoteError, UsageError
 from packtrain._core.manifest import Manifest
 from packtrain._readers.dataset.image_dataset import ImageDataset
@@ -39,6 +39,7 @@ from packtrain._storage.streams import connections, cutting
 from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.client import RegisteredRank as Reader
 from packtrain._storage.streams.policy import Reading
+from packtrain.orders import BlockShuffled, ChunkShuffled, Sequential, Shuffled, Weighted
 
 BATCH = 12
 

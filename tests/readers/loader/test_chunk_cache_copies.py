@@ -19,9 +19,10 @@ from helpers.ranks import in_ranks
 from helpers.reading import PLENTY, ROWS, TRANSFORM, URL, Streamed, cache_of, content, epoch_of, streamed_in
 from torch.utils.data import DataLoader
 
-from packtrain import ChunkShuffled, Loader, StageOptions, open_dataset, stage
+from packtrain import Loader, StageOptions, open_dataset, stage
 from packtrain._readers.dataset.image_dataset import PackedDataset
 from packtrain.errors import Leased, NoRoom, UsageError
+from packtrain.orders import ChunkShuffled
 from packtrain.staging import entries, evict
 
 BATCH = 12

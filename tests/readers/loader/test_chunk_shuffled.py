@@ -13,12 +13,13 @@ from helpers.support import packed, shard_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packtrain import ChunkShuffled, Loader, concat, open_dataset
+from packtrain import Loader, concat, open_dataset
 from packtrain._readers.dataset.store import RecordStore
 from packtrain._readers.loader.ranks import Ranks, World
 from packtrain._storage.streams import cutting
 from packtrain._storage.streams.chunks import ChunkTable
 from packtrain.errors import UsageError
+from packtrain.orders import ChunkShuffled
 from packtrain.transforms import Resize
 
 KEYS = st.integers(0, 2**64 - 1)

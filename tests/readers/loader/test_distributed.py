@@ -15,7 +15,8 @@ from helpers.ranks import in_ranks
 from helpers.resuming import FIELDS, ORDERS, ROWS, SEED, Model, Topology, content, go_on, loader_of, numbers
 from torch.utils.data import DataLoader, DistributedSampler
 
-from packtrain import ChunkShuffled, Loader
+from packtrain import Loader
+from packtrain.orders import ChunkShuffled
 
 
 def flat(parts: list[list[list[int]]]) -> list[int]:

@@ -16,8 +16,9 @@ from helpers.batching import Numbers
 from helpers.support import FORMATS, image_set, packed
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
-from packtrain import Loader, Weighted, concat, open_dataset
+from packtrain import Loader, concat, open_dataset
 from packtrain.errors import UsageError
+from packtrain.orders import Weighted
 from packtrain.transforms import RandomResizedCrop
 
 

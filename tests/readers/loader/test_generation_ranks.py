@@ -18,12 +18,12 @@ from helpers.ranks import in_ranks
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packtrain import Shuffled
 from packtrain._core.errors import GenerationGone, LoaderError, UsageError
 from packtrain._core.generations import generation_numbers, retire
 from packtrain._growing.options import FillOptions
 from packtrain._readers.loader.order import CacheOrder
 from packtrain._readers.loader.schedule import Schedule
+from packtrain.orders import Shuffled
 
 
 def fill_for_ever(root: Path) -> None:

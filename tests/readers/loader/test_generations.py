@@ -17,10 +17,11 @@ import pytest
 from helpers.batching import through_json
 from helpers.generations import grow, last, loader_of, numbers, of, opened
 
-from packtrain import Loader, Sequential, Weighted
+from packtrain import Loader
 from packtrain._core.errors import DatasetError, UsageError
 from packtrain._core.generations import generation_numbers, generation_path
 from packtrain._core.reader_reports import reports
+from packtrain.orders import Sequential, Weighted
 
 
 @pytest.fixture

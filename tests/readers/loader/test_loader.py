@@ -28,12 +28,13 @@ from helpers.support import (
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
 
-from packtrain import ImageDataset, Loader, Shuffled, Weighted, concat, open_dataset
+from packtrain import ImageDataset, Loader, concat, open_dataset
 from packtrain._core import cores as cores_module
 from packtrain._core.keys import mixed
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._readers.loader.randomness import preserved, seed_all, uniforms
 from packtrain.errors import LoaderError, UsageError
+from packtrain.orders import Shuffled, Weighted
 from packtrain.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 
 ALL_FIELDS = ("row", "line", "position", "path")

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packtrain import BlockShuffled, Order, Sequential, Shuffled, Weighted
 from packtrain._core.keys import mixed
 from packtrain._core.permutation import Permutation
 from packtrain._readers.loader import order as module
 from packtrain._readers.loader.order import Ahead
 from packtrain._readers.loader.randomness import uniforms
 from packtrain.errors import UsageError
+from packtrain.orders import BlockShuffled, Order, Sequential, Shuffled, Weighted
 
 FALSE_ALARM = 1e-6
 """Probability that any comparison of a statistic below fails if orders are truly random. Keys are fixed."""

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from helpers.support import packed, shard_bytes
 
-from packtrain import BlockShuffled, ImageDataset, PackedDataset, concat, open_dataset
+from packtrain import ImageDataset, PackedDataset, concat, open_dataset
 from packtrain._readers.dataset.store import RecordStore
 from packtrain.errors import CorruptFile
+from packtrain.orders import BlockShuffled
 
 
 @pytest.fixture

@@ -14,9 +14,10 @@ from helpers.support import import_torchvision, packed, require_module
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packtrain import BlockShuffled, Loader, RepeatedAugmentation, Sequential, Shuffled, open_dataset
+from packtrain import Loader, open_dataset
 from packtrain._readers.loader.schedule import Schedule
 from packtrain.errors import UsageError
+from packtrain.orders import BlockShuffled, RepeatedAugmentation, Sequential, Shuffled
 from packtrain.transforms import RandomCrop
 
 KEYS = st.integers(0, 2**64 - 1)

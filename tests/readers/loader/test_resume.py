@@ -18,8 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler, RandomSampler, Sampler, WeightedRandomSampler
 
-from packtrain import BlockShuffled, Loader, Weighted, concat, open_dataset
+from packtrain import Loader, concat, open_dataset
 from packtrain.errors import UsageError
+from packtrain.orders import BlockShuffled, Weighted
 from packtrain.transforms import RandomHorizontalFlip, RandomResizedCrop
 
 # Rows of epoch 2 of 20 rows with seed 7 from position 16, and what the three generators give at position 16.

@@ -36,8 +36,9 @@ from helpers.support import flip, packed, shard_bytes, soon
 from helpers.transforms import to_tensor
 from torch.utils.data import Sampler
 
-from packtrain import Loader, Order, PackedDataset, open_dataset
+from packtrain import Loader, PackedDataset, open_dataset
 from packtrain.errors import CorruptFile, CorruptRecord, DatasetError, LoaderError, UsageError
+from packtrain.orders import Order
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 

@@ -19,13 +19,13 @@ from helpers.waiting import wait_until
 
 import packtrain._core
 import packtrain._storage.staging
-from packtrain import Staged, StageOptions, stage
+from packtrain import StageOptions, stage
 from packtrain._core.locks import Lock
 from packtrain._readers.dataset.store import RecordStore
 from packtrain._storage.staging.locks import is_held, lock_path, try_lock
 from packtrain._storage.staging.root import Root
 from packtrain.errors import Leased, StagingError
-from packtrain.staging import Entry, Lease, entries, evict, lease_on
+from packtrain.staging import Entry, Lease, Staged, entries, evict, lease_on
 
 
 def the_entry(place: Path) -> Entry:

@@ -11,10 +11,10 @@ import pytest
 from helpers.staging.children import Child
 from helpers.staging.laws import SHARDS, assert_same, assert_tidy, big_dataset, packed_pictures, root_of
 
-from packtrain import Staged, StageOptions, stage, verify
+from packtrain import StageOptions, stage, verify
 from packtrain._readers.dataset.store import RecordStore
 from packtrain.errors import CorruptFile, NoRoom, NotADataset
-from packtrain.staging import entries, evict, repair
+from packtrain.staging import Staged, entries, evict, repair
 
 
 def shard_size(dataset: Path) -> int:

@@ -12,9 +12,9 @@ from helpers.staging.laws import assert_same, assert_tidy, big_dataset, digests,
 from helpers.support import tree
 from helpers.waiting import wait_until
 
-from packtrain import StageOptions, StageProgress, stage
+from packtrain import StageOptions, stage
 from packtrain.errors import NoRoom, NoSpace
-from packtrain.staging import entries, evict
+from packtrain.staging import StageProgress, entries, evict
 
 
 def test_eight_stage_the_same_at_once(dataset: Path, place: Path, start: Callable[[], Child]) -> None:

@@ -11,10 +11,10 @@ from helpers.staging.children import Child, Refused
 from helpers.staging.laws import assert_same, assert_tidy, packed_pictures
 from helpers.support import flip
 
-from packtrain import Staged, StageOptions, stage, verify
+from packtrain import StageOptions, stage, verify
 from packtrain._readers.dataset.store import RecordStore
 from packtrain.errors import CorruptFile, DatasetError, SourceChanged, StagingError
-from packtrain.staging import evict, repair
+from packtrain.staging import Staged, evict, repair
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ import pytest
 from helpers.staging.laws import assert_same, assert_tidy, packed_pictures, root_of
 from helpers.support import flip, packed, tree
 
-from packtrain import StageOptions, StageProgress, stage
+from packtrain import StageOptions, stage
 from packtrain._readers.dataset.store import RecordStore
 from packtrain.errors import CorruptFile, NoRoom, NotADataset, PacktrainError, SourceChanged, StagingError
-from packtrain.staging import entries, evict, lease_on
+from packtrain.staging import StageProgress, entries, evict, lease_on
 
 
 class TestCopy:
