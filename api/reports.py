@@ -3,26 +3,18 @@
 The functions that return them, or call a `progress` function with them, say what they mean.
 """
 
-from packtrain._extras.tune import TuneResult
-from packtrain._growing.status import FillStatus
-from packtrain._packer.foreign.indexer import IndexedField, IndexProgress, IndexReport
-from packtrain._packer.problem import Problem
-from packtrain._packer.pack_run import PackProgress, PackReport
-from packtrain._packer.status import FailedShard, PackStatus, UnderWay
-from packtrain._packer.verifier import VerifyProgress, VerifyReport
+from packtrain._extras.tune import TuneResult as TuneResult
+from packtrain._growing.status import FillStatus as FillStatus
+from packtrain._packer.foreign.indexer import IndexedField as IndexedField
+from packtrain._packer.foreign.indexer import IndexProgress as IndexProgress
+from packtrain._packer.foreign.indexer import IndexReport as IndexReport
+from packtrain._packer.pack_run import PackProgress as PackProgress
+from packtrain._packer.pack_run import PackReport as PackReport
+from packtrain._packer.problem import Problem as Problem
+from packtrain._packer.status import FailedShard as FailedShard
+from packtrain._packer.status import PackStatus as PackStatus
+from packtrain._packer.status import UnderWay as UnderWay
+from packtrain._packer.verifier import VerifyProgress as VerifyProgress
+from packtrain._packer.verifier import VerifyReport as VerifyReport
 
-__all__ = [
-    "FailedShard",
-    "FillStatus",
-    "IndexProgress",
-    "IndexReport",
-    "IndexedField",
-    "PackProgress",
-    "PackReport",
-    "PackStatus",
-    "Problem",
-    "TuneResult",
-    "UnderWay",
-    "VerifyProgress",
-    "VerifyReport",
-]
+__all__ = [name for name in dir() if not name.startswith("_")]

@@ -17,9 +17,10 @@ from helpers.support import tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packtrain import IndexProgress, index_shards, merge, pack_status, verify
+from packtrain import index_shards, merge, pack_status, verify
 from packtrain._core.manifest import Manifest
 from packtrain.errors import OutputConflict, PackError, TooManyRejects
+from packtrain.reports import IndexProgress
 
 INDEX = """
 from packtrain._packer.foreign.indexer import index_shards
