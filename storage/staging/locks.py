@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -146,8 +147,10 @@ def holders(root: Root, key: str, what: What, locks: Path = Path("/proc/locks"))
     return () if status is None else lock_holders(status, locks)
 
 
-def extend(root: Root, key: str, until: float) -> None:
-    """Extends the promise of a printed path to `until` (seconds since 1970), unless it is longer already."""
-    with Lock(lock_path(root, key, "promise"), opener=root.open_lock) as lock:
-        if os.fstat(lock.fileno()).st_mtime < until:
-            os.utime(lock.fileno(), (until, until))
+def promise(root: Root, key: str, seconds: float) -> None:
+    """Keep an entry from eviction for so many seconds from now on, unless it has been promised for longer."""
+    if seconds:
+        until = time.time() + seconds
+        with Lock(lock_path(root, key, "promise"), opener=root.open_lock) as lock:
+            if os.fstat(lock.fileno()).st_mtime < until:
+                os.utime(lock.fileno(), (until, until))

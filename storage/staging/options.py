@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from packtrain._core.arguments import checks_names, flag, number, path_of, whole
+from packtrain._core.errors import UsageError
 
 from .root import SHM
 
@@ -55,6 +56,33 @@ class StageOptions:
             flag(name, getattr(self, name))
         if self.threads is not None:
             whole("threads", self.threads, 1)
+
+
+_COPY_FIRST: Final = (
+    "or copy the whole dataset with `packtrain stage`, which takes it, and open the path that it prints"
+)
+_REFUSED_BY_CACHES: Final = {
+    "partial": 'and say how much the cache may hold, as in open_dataset(..., budget="200GiB")',
+    "warm": _COPY_FIRST,
+    "threads": _COPY_FIRST,
+}
+"""Options that only a copy honours, and what to do in their place. The table of docs/staging.md has all options."""
+
+
+def require_cache(options: StageOptions) -> None:
+    """Check that a cache of a dataset in an object store can honour some options.
+
+    It makes no difference that there may be a complete copy: machines with and without one behave alike.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    for name, remedy in _REFUSED_BY_CACHES.items():
+        if (value := getattr(options, name)) not in (None, False):
+            raise UsageError(
+                f"StageOptions({name}={value}): a dataset in an object store is read through a cache, which knows "
+                f"no `{name}`: leave it out, {remedy}"
+            )
 
 
 def options_from(to: StageOptions | str | os.PathLike[str] | None) -> StageOptions:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -29,7 +28,7 @@ from .documents import Provenance, read_provenance, write_provenance
 from .entries import find_entry, holds_dataset, nothing_there, scan
 from .eviction import discard_copy
 from .folder import Folder
-from .locks import Lease, extend, lease_on, try_lock
+from .locks import Lease, lease_on, promise, try_lock
 from .options import OnStageProgress, OnWarning, StageOptions, options_from
 from .origin import Origin, SourceFile
 from .root import Root
@@ -118,8 +117,7 @@ def stage(
             staged = find_complete(root, source) or _build(
                 root, source, options, report, on_warning or (lambda warning: None)
             )
-            if options.grace:
-                extend(root, source.key, time.time() + options.grace)
+            promise(root, source.key, options.grace)
     if options.warm and file_system(staged.path) not in IN_MEMORY:
         entry = Folder.open(staged.path)
         files = [file for file in source.files if is_local(entry, file)]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import time
 from typing import Final
 
-from packtrain._core.errors import DatasetError, NoRoom, StagingError, UsageError
+from packtrain._core.errors import DatasetError, NoRoom, StagingError
 from packtrain._core.files import file_errors, remove_temporaries
 from packtrain._core.index import Index
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, Manifest
@@ -28,8 +27,8 @@ from ..staging.documents import (
 )
 from ..staging.eviction import discard_copy, make_room, under_ledger
 from ..staging.folder import Folder
-from ..staging.locks import Lease, extend
-from ..staging.options import OnStageProgress, StageOptions
+from ..staging.locks import Lease, promise
+from ..staging.options import StageOptions, require_cache
 from ..staging.origin import Origin
 from ..staging.pieces import Journal
 from ..staging.root import Root
@@ -43,15 +42,6 @@ from .layout import CHUNKS, Present, is_of_this_boot
 
 _SLACK: Final = 8 << 20
 _DATA: Final = "data"
-_COPY_FIRST: Final = (
-    "or copy the whole dataset with `packtrain stage`, which takes it, and open the path that it prints"
-)
-_OPTIONS_OF_A_COPY: Final = {
-    "partial": 'and say how much the cache may hold, as in open_dataset(..., budget="200GiB")',
-    "warm": _COPY_FIRST,
-    "threads": _COPY_FIRST,
-}
-"""What to do in place of the options of staging that a cache does not honour."""
 
 
 def open_stream(
@@ -62,7 +52,6 @@ def open_stream(
     *,
     fetch_with: str = BUCKET,
     check: bool = False,
-    on_progress: OnStageProgress | None = None,
 ) -> Staged | ChunkCache:
     """Opens a remote dataset: a complete copy of it if there is one, otherwise a bounded cache.
 
@@ -76,7 +65,6 @@ def open_stream(
         objects: The object store, for this process.
         fetch_with: What makes the fetcher's object store, ``"MODULE:NAME"``.
         check: Whether each record that is read is compared with its checksum, see `ChunkCache`.
-        on_progress: Called while another process makes the cache.
 
     Returns:
         The complete copy, with a lease on it; or the cache, whose `dataset` is a folder without shards.
@@ -89,71 +77,62 @@ def open_stream(
         NoRoom: There is not enough room for the budget, or not even the index fits.
         StagingError: The cache cannot be made there.
     """
-    _require_options_of_a_cache(options)
+    require_cache(options)
     origin = Origin(location, objects)
     manifest = origin.manifest()
     url = location if isinstance(location, Url) else Url.parse(str(manifest.base))
     source = SourceDataset.without_plan(origin, manifest)
-    most = _whole(source)
-    if budget is None:
-        budget = most
-    most = min(most, budget)
+    whole = _whole(source)
+    budget = whole if budget is None else budget
     root = Root.make(options.to)
     with file_errors(root.path, StagingError):
-        staged = find_complete(root, source)
-        key = source.key if staged is not None else source.key + STREAM
-        if staged is not None:
-            _keep(root, key, options)
+        if (staged := find_complete(root, source)) is not None:
+            promise(root, source.key, options.grace)
             return staged
-        lease = Lease(root, key)
-        entry = root.find_entry(key)
-        if (
-            entry is None
-            or read_reservation(entry) < most
-            or root.find_copy(key) is not None
-            or not _is_furnished(entry, source)
-        ):
-            with wait_for_build_lock(root, key, on_progress or (lambda progress: None)):
-                entry = root.find_entry(key)
-                _reserve(root, key, entry, url, source, budget, most, options)
-                if entry is None:
-                    entry = _build(root, key, source, url)
-                elif not _is_furnished(entry, source):
-                    _furnish_again(root, key, entry, source)
-                with root.ledger():
-                    # Of a process that was killed just before its end.
-                    discard_copy(root, key)
-                remove_temporaries(entry.path, RESERVATION)
-                write_reservation(entry, url, max(most, read_reservation(entry)))
-        _mend(entry, url, manifest)
-        cache = ChunkCache(entry.path, budget, fetch_with, check, url)
-        if any(cache.present) and not is_of_this_boot(entry):
-            # The machine has started again since: what was not on the medium then may be anything. A fetcher removes
-            # it before it answers.
-            cache.state()
-        _keep(root, key, options)
-        lease.close()
+        key = source.key + STREAM
+        with Lease(root, key):
+            entry = _entry(root, key, url, source, budget, min(whole, budget), options)
+            _mend(entry, url, manifest)
+            cache = ChunkCache(entry.path, budget, fetch_with, check, url)
+            if any(cache.present) and not is_of_this_boot(entry):
+                # The machine has started again since: what was not on the medium then may be anything. A fetcher
+                # removes it before it answers.
+                cache.state()
+            promise(root, key, options.grace)
     return cache
 
 
-def _keep(root: Root, key: str, options: StageOptions) -> None:
-    """Keeps an entry from eviction for the time that was asked for. Its lease must be held, or nothing may be there."""
-    if options.grace:
-        extend(root, key, time.time() + options.grace)
-
-
-def _require_options_of_a_cache(options: StageOptions) -> None:
-    """Refuses what only a copy of everything honours.
-
-    A complete copy changes nothing, so that machines with and without one behave alike.
-    """
-    for name, remedy in _OPTIONS_OF_A_COPY.items():
-        value = getattr(options, name)
-        if value not in (None, False):
-            raise UsageError(
-                f"StageOptions({name}={value}): a dataset in an object store is read through a cache, which knows no "
-                f"`{name}`: leave it out, {remedy}"
-            )
+def _entry(
+    root: Root,
+    key: str,
+    url: Url,
+    source: SourceDataset,
+    budget: int,
+    most: int,
+    options: StageOptions,
+) -> Folder:
+    """Return the entry of the cache, with all that every reader needs and a reservation of `most` bytes."""
+    entry = root.find_entry(key)
+    if (
+        entry is not None
+        and read_reservation(entry) >= most
+        and root.find_copy(key) is None
+        and _is_furnished(entry, source)
+    ):
+        return entry
+    with wait_for_build_lock(root, key, lambda progress: None):
+        entry = root.find_entry(key)
+        _reserve(root, key, entry, url, source, budget, most, options)
+        if entry is None:
+            entry = _build(root, key, source, url)
+        elif not _is_furnished(entry, source):
+            _furnish_again(root, key, entry, source)
+        with root.ledger():
+            # Of a process that was killed just before its end.
+            discard_copy(root, key)
+        remove_temporaries(entry.path, RESERVATION)
+        write_reservation(entry, url, max(most, read_reservation(entry)))
+    return entry
 
 
 def _whole(source: SourceDataset) -> int:
