@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from helpers.faults.campaign import Campaign
 from helpers.faults.harness import NoCompilerError, build
+from helpers.huge_pages import collapse_heap
 from helpers.memory import memory_folder, sweep_memory
 from helpers.sampling import case_of, covering
 from helpers.support import FORMATS, image_set, import_torchvision
@@ -101,6 +102,7 @@ def pytest_collection_finish() -> None:
     """
     gc.set_threshold(100_000, 50, 100)
     spare_the_collector()
+    collapse_heap()
     # pytest gives handlers, six times per test, to each logger that does not propagate. torch has forty of these.
     for logger in logging.Logger.manager.loggerDict.values():
         if isinstance(logger, logging.Logger):
