@@ -77,7 +77,7 @@ def _field_facts(field: Field, found: FieldSummary) -> list[tuple[str, str]]:
 
 
 def _nature(field: Field) -> str:
-    """What a field is, in a few words."""
+    """Describe a field in a few words."""
     words = [] if field.name == field.kind == "image" else [field.kind]
     if (store := field.store) is not None:
         words += [

@@ -1,4 +1,4 @@
-"""What all commands share: progress, JSON output, errors and exit codes.
+"""The output of all commands: progress, JSON, errors and exit codes.
 
 Exit codes: 0 success; 1 failure, or damage found by `verify`; 2 wrong usage; 130 Ctrl-C.
 """

@@ -222,7 +222,7 @@ def _options(
 
 
 def _store(source: Path | str, store: str | None, **pixels: Any) -> StoreOptions | None:
-    """How pixels are stored. What is not said stays as a dataset has it, from which None takes all."""
+    """Return the store options. Those that are not given stay as a dataset has them; None keeps all."""
     from packtrain._core.manifest import MANIFEST, Manifest
     from packtrain._core.options import StoreOptions
     from packtrain._packer.dataset_rows import is_dataset

@@ -66,7 +66,7 @@ class NewSample(NamedTuple):
 
 @dataclass(frozen=True)
 class WrittenShard:
-    """What a writer returns when its shard is complete.
+    """The result of a writer whose shard is complete.
 
     Attributes:
         offsets: Byte offsets in the file of each sample's records, in the order in which samples were added: one offset

@@ -28,7 +28,7 @@ LONGEST_HEADER: Final = 10_000
 
 
 class ArrayForm(NamedTuple):
-    """What an array is, apart from its values.
+    """Type and shape of an array.
 
     Attributes:
         dtype: Type of its values, little-endian.

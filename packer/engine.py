@@ -35,7 +35,7 @@ _HINTS: Final = {
 
 
 class Engine(Protocol):
-    """What runs tasks, wherever it does; `run_tasks` is one."""
+    """A function that runs tasks, here or elsewhere; `run_tasks` is one."""
 
     def __call__(
         self,
@@ -96,7 +96,7 @@ def _run_here(
 
 
 def failure(task: Any, error: BaseException) -> ShardFailed:
-    """What there is to say of a task that failed as often as it was tried."""
+    """Make the error for a task that failed as often as it was tried."""
     return ShardFailed(f"{task} failed twice: {str(error) or type(error).__name__}", shard=str(task))
 
 

@@ -1,4 +1,4 @@
-"""What the packer packs, wherever it comes from: a `Listing` says what there is, and its `Source` has the content."""
+"""The input of the packer: a `Listing` names the samples, and its `Source` has their content."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .options import Columns
 
 
 class Cell(NamedTuple):
-    """What a list says about one field of one sample.
+    """One cell of a list: a field of one sample.
 
     Attributes:
         content: A path as the list gives it, if `by_path`; else the value: text in UTF-8, JSON text in UTF-8, bytes as
@@ -102,7 +102,7 @@ class Encoded(NamedTuple):
 
 
 class Source(Protocol):
-    """Where the content of samples comes from. It travels to the workers, so it pickles."""
+    """The content of samples. A source is sent to the workers, so it pickles."""
 
     def encoder(self, schema: Schema) -> str | None:
         """Names the libraries that, apart from the content, decide the stored bytes; None if there are none.
@@ -185,7 +185,7 @@ class Listing(Protocol):
 
     @property
     def source(self) -> Source:
-        """Where the content of the samples comes from."""
+        """The content of the samples."""
 
     def __len__(self) -> int:
         """Number of entries: lines that are neither blank nor refused."""
@@ -201,7 +201,7 @@ class Listing(Protocol):
 
 
 def where_looked(images: Listing, path: str, reason: str) -> str:
-    """Where a file was looked for that is missing, and what to type if it lies elsewhere.
+    """Name the folder in which a missing file was looked for, and the option for another folder.
 
     Empty if it fails for another reason.
     """

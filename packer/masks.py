@@ -36,7 +36,7 @@ class StoredMask(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """What became of a sample's image, so that the same becomes of its masks.
+    """The changes of size and orientation of a sample's image, which are made to its masks as well.
 
     Attributes:
         source_size: Width and height of the image file's pixels; None if the sample has no image.
@@ -150,7 +150,7 @@ def _stored(indices: Mask, field: Field) -> StoredMask:
 
 
 def _turned(indices: Mask, orientation: int) -> Mask:
-    """What `PIL.Image.transpose` gives for `UPRIGHT`."""
+    """Turn a mask as `PIL.Image.transpose` does for `UPRIGHT`."""
     match UPRIGHT.get(orientation):
         case None:
             return indices

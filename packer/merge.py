@@ -136,7 +136,7 @@ def finish(output: Output, plan: Plan, *, complete_before: bool) -> PackReport:
 
 @dataclass(frozen=True)
 class _Merged:
-    """What the notes say, apart from the rows.
+    """The content of all notes, apart from the rows.
 
     Attributes:
         shards: What the manifest will say about each shard.

@@ -44,7 +44,7 @@ _DAMAGED: Final = "has a damaged note"
 
 @dataclass(frozen=True)
 class ListFacts:
-    """What the merge has to know of the list as a whole; the note of shard 0 has it.
+    """Facts about the list as a whole, for the merge; in the note of shard 0.
 
     Attributes:
         duplicates: Number of lines that repeat an earlier line exactly.
@@ -61,7 +61,7 @@ class NoteFacts:
 
     Attributes:
         plan: SHA-256 of the plan that the shard was packed by.
-        info: What the manifest will say about the shard.
+        info: The shard as the manifest will describe it.
         rejects: Lines of the shard that were refused.
         listed: What there is to know of the list; None except for shard 0.
     """
@@ -74,7 +74,7 @@ class NoteFacts:
 
 @dataclass(frozen=True)
 class ShardNote:
-    """What a finished shard holds.
+    """The content of a finished shard.
 
     Attributes:
         facts: Everything but the columns.
@@ -86,7 +86,7 @@ class ShardNote:
 
     @property
     def info(self) -> ShardInfo:
-        """What the manifest will say about the shard."""
+        """The shard as the manifest will describe it."""
         return self.facts.info
 
     @property

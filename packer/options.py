@@ -27,7 +27,7 @@ _LABELS: Final = ("int", "int*K", "float", "float*K", "class", "none")
 @checks_names()
 @dataclass(frozen=True)
 class FieldColumn:
-    """Which column of a list holds a field of the samples.
+    """A column of a list that holds a field of the samples.
 
     Attributes:
         name: Name of the field.
@@ -89,7 +89,7 @@ def _little_endian(dtype: str) -> str:
 @checks_names()
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a list hold what.
+    """The columns of a list that are stored.
 
     Attributes:
         image: Name of the column with the paths of the images; None for samples without an image.

@@ -1,4 +1,4 @@
-"""Where a dataset is written to: a folder, or a folder from which every finished shard goes on to somewhere else.
+"""The output of a packing: a folder, or a folder from which every finished shard goes on to somewhere else.
 
 Several machines may share the folder. Each makes sure that it sees the same one, and all that is in it.
 """
@@ -41,7 +41,7 @@ class Output:
 
     @property
     def address(self) -> Path | Url:
-        """Where the dataset lies in the end, for messages."""
+        """The place of the finished dataset, for messages."""
         return self.folder
 
     def prepare(self) -> None:

@@ -39,7 +39,7 @@ def pack_elsewhere(task: ShardTask, report: Callable[[ShardProgress], None]) -> 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run is about.
+    """One run through shards of a plan.
 
     Attributes:
         output: Where to.
@@ -190,7 +190,7 @@ class PackReport:
 
 
 def dataset_report(output: Output, manifest: Manifest, *, packed: int = 0, complete_before: bool = False) -> PackReport:
-    """What there is to say of a finished dataset."""
+    """Report on a finished dataset."""
     return PackReport(
         dataset=output.address,
         complete_before=complete_before,

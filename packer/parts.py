@@ -93,7 +93,7 @@ class Part:
 
 @dataclass(frozen=True)
 class _ArrayTask:
-    """What Slurm says of a task of an array."""
+    """A task of a Slurm array, as its environment describes it."""
 
     id: int
     first: int

@@ -44,7 +44,7 @@ class PlannedShard:
 
 @dataclass(frozen=True)
 class PlannedColumn:
-    """Where the list has a field or the label.
+    """The column of a list that holds a field or the label.
 
     Attributes:
         field: Name of the field, or ``"label"``.
@@ -95,7 +95,7 @@ class Plan:
 
     @cached_property
     def schema(self) -> Schema:
-        """What a sample holds."""
+        """The fields and the label of a sample."""
         return Schema(self.fields, self.labels, self.classes)
 
     @property

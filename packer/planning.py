@@ -217,7 +217,7 @@ def _common_dtype(column: FieldColumn, forms: Sequence[ArrayForm]) -> np.dtype[A
 
 
 def _of_sample(column: FieldColumn, number: int, images: Listing, look: Callable[[bytes, bool], T]) -> list[T]:
-    """What `look` finds in the first bytes of the values of a sample of rows; rows that it refuses are left out."""
+    """Apply `look` to the first bytes of a field in a sample of rows. Rows that it refuses are left out."""
     found, failure, entries = [], "", sampled(images, _SAMPLED_ROWS)
     for entry in entries:
         cell = entry.cells[number]

@@ -39,7 +39,7 @@ _PNG_ANY_BYTES: Final = (b"IDAT", b"bKGD", b"sBIT", b"tEXt")
 
 
 class ImageHeader(NamedTuple):
-    """What the header of an image says.
+    """The header of an image.
 
     Attributes:
         extension: Usual file extension, without the dot.
@@ -136,7 +136,7 @@ def _segment(data: bytes, position: int) -> tuple[int, bytes]:
 
 
 class _Frame(NamedTuple):
-    """What a frame header says; `quantisers` has the number of the quantisation table of each component."""
+    """A frame header; `quantisers` has the number of the quantisation table of each component."""
 
     width: int
     height: int

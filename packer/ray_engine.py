@@ -145,7 +145,7 @@ def _require_reachable(address: str | None) -> None:
 
 
 def _attempt() -> Callable[[str, bytes], Iterator[Any]]:
-    """What a worker does: says where it is, and then carries out a task, if it has the same packtrain."""
+    """Return the function of a worker: it names its node, and carries out a task if it has the same packtrain."""
 
     # Being found nowhere by its name, it travels by value, and so arrives where there is no packtrain.
     def attempt(packtrain: str, call: bytes) -> Iterator[Any]:
@@ -196,7 +196,7 @@ class _Trial:
 
     @property
     def place(self) -> str:
-        """Where it runs, or ran, for messages."""
+        """The node on which the task runs or ran, for messages."""
         return f" on node {self.host}" if self.host else ""
 
 
@@ -264,7 +264,7 @@ class _Run:
         self._take_back(dead, more=more)
 
     def _remote_attempt(self) -> Any:
-        """What Ray runs. Each has a queue of its own, which may be waiting for a node that is dead to give a worker."""
+        """Make a function for Ray. Each has a queue of its own, which may wait for a worker of a node that is dead."""
         return self._ray.remote(num_cpus=1, max_retries=0, num_returns="streaming", name="packtrain")(_attempt())
 
     def _take_back(self, dead: Set[str], *, more: bool) -> None:

@@ -68,7 +68,7 @@ class _Batch:
 
 @dataclass(frozen=True)
 class _Run:
-    """Where records lie in the file.
+    """The place of a run in the file.
 
     Attributes:
         at: Where each of their columns begins.

@@ -1,4 +1,4 @@
-"""Runs code that parses a stranger's bytes in a process of its own, with limits.
+"""Run code that parses a stranger's bytes in a process of its own, with limits.
 
 liblmdb, libhdf5 and the libraries that decode images are written in C and trust what they read more than they should. A
 crafted file can crash them, let them take all memory, or keep them busy for hours. Here that costs a process which
@@ -37,7 +37,7 @@ _RAISED: Final = 70
 
 @dataclass(frozen=True)
 class Limits:
-    """What the process may use.
+    """The resources that the process may use.
 
     Attributes:
         memory: Bytes of memory, in addition to what the caller has.
@@ -58,7 +58,7 @@ def run_sandboxed(work: Callable[[Send], None], message: type[T], limits: Limits
     Args:
         work: Gets a function that sends a message: a dict that JSON can hold.
         message: Type of the messages, a dataclass.
-        limits: What the process may use.
+        limits: The resources that the process may use.
 
     Yields:
         The messages, as they arrive.

@@ -127,7 +127,7 @@ def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> Shar
 
 
 def _done_by_another(task: ShardTask) -> ShardProgress | None:
-    """What another process has made of the same shard, of which this one does not know; None if there is nothing.
+    """Return the result of another process that has packed the same shard meanwhile; None if none has.
 
     Raises:
         ShardFailed: The dataset was finished although its refused lines were to be packed again; or nobody can tell.

@@ -77,7 +77,7 @@ class ShardCheck:
 
 @dataclass(frozen=True)
 class ShardFindings:
-    """What checking one shard has found.
+    """The result of checking one shard.
 
     Attributes:
         number: Number of the shard.
@@ -92,7 +92,7 @@ class ShardFindings:
 
 @dataclass(frozen=True)
 class _Message:
-    """What the process says that checks a shard.
+    """A message of the process that checks a shard.
 
     Attributes:
         step: What it is doing now: ``"records"`` or ``"container"``.

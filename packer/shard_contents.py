@@ -1,4 +1,4 @@
-"""What is in one shard, compared with the index: each record of each field, and the container as its library sees it.
+"""The content of one shard, compared with the index: each record of each field, and the container as libraries see it.
 
 It parses bytes that somebody else may have made, so it runs in a process of its own (`sandbox`).
 """
@@ -207,7 +207,7 @@ class ShardContents:
                 yield self.problem(int(self._rows[number]), "webdataset does not read this record from the shard", name)
 
     def _walk(self) -> Iterator[StoredSample]:
-        """What the container's own library finds."""
+        """Yield the samples that the container's own library finds."""
         if self._info.link is None:
             return self._container.walk(self._path, self._manifest.schema)
         lines = dict(zip(self._keys(), self._index["line"][self._rows].tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""How far a dataset is that is being packed: what lies in its folder says so, and no clock of any machine."""
+"""The status of a packing, from what lies in its folder; no clock of any machine is asked."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class FailedShard:
 
 @dataclass(frozen=True)
 class PackStatus:
-    """How far a dataset is.
+    """The status of a packing, or of a finished dataset.
 
     Attributes:
         dataset: Folder or address of the dataset.
@@ -119,7 +119,7 @@ class PackStatus:
 
 @checks_names()
 def pack_status(out: str | os.PathLike[str]) -> PackStatus:
-    """Says how far a dataset is that is being packed, or was.
+    """Return how far a packing is, or whether it is finished.
 
     It reads the folder and changes nothing, and so may be called at any time and on any machine.
 
@@ -141,7 +141,7 @@ def pack_status(out: str | os.PathLike[str]) -> PackStatus:
 
 
 def status_of(output: Output) -> PackStatus:
-    """How far an output is; see `pack_status`."""
+    """Return the status of an output; see `pack_status`."""
     folder = output.folder
     with file_errors(folder, verb="read"):
         output.prepare()
@@ -275,7 +275,7 @@ def _seconds_left(folder: Path, plan: Plan, done: Iterable[int], under_way: int)
 
 
 def _tasks(shards: int) -> int:
-    """How many parts an array is to have: one for each shard, where Slurm allows as many."""
+    """Return the number of parts of an array: one for each shard, where Slurm allows as many."""
     return max(1, min(shards, MOST_TASKS))
 
 

@@ -20,7 +20,7 @@ ALIGNMENT: Final = 4096
 
 
 class Layout(NamedTuple):
-    """How the records of a field lie in its dataset.
+    """The layout of a field's records in their HDF5 dataset.
 
     Attributes:
         dtype: numpy type string of the dataset.
@@ -86,7 +86,7 @@ def walk(path: Path, schema: Schema) -> Iterator[StoredSample]:
 
 
 class _Records(NamedTuple):
-    """Where the records of a field lie.
+    """The places of the records of a field.
 
     Attributes:
         start: Offset of the first one in the file.

@@ -108,7 +108,7 @@ class Writer:
 
 
 class _Sink(Protocol):
-    """Where the records of a field are written, one after the other."""
+    """The HDF5 dataset of a field, to which records are appended."""
 
     def write(self, data: bytes | memoryview) -> None:
         """Appends bytes."""
