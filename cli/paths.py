@@ -8,8 +8,7 @@ from typing import Any, Final
 import click
 from typing_extensions import override
 
-from packtrain._core.paths import local_path
-from packtrain._storage.remote.urls import is_address
+from packtrain._core.paths import is_address, local_path
 
 
 class _LocalPath(click.Path):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from packtrain._core.errors import UsageError
+from packtrain._core.paths import is_address
 from packtrain._core.printable import one_line
 from packtrain._core.sizes import size
-from packtrain._storage.remote.urls import is_address
 
 from .output import print_json, say, warn
 from .paths import PATH

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Self
 from .document import Named, dump_document, load_document, parse_document, read_document
 from .errors import CorruptFile, NotADataset, UsageError
 from .options import FORMATS, LabelSpec, StoreOptions
-from .paths import is_in_store, without_credentials
+from .paths import is_address, without_credentials
 from .schema import Field, Schema, image_field
 from .typed import MOST, Between, Form, OneOf, Spelled
 
@@ -186,7 +186,7 @@ class Manifest:
     @property
     def in_store(self) -> bool:
         """True if the shards are linked, and lie in an object store whatever folder the dataset is in."""
-        return self.base is not None and is_in_store(self.base)
+        return self.base is not None and is_address(self.base)
 
     @property
     def bare(self) -> bool:

@@ -16,9 +16,10 @@ def is_url(path: str) -> bool:
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", path) is not None
 
 
-def is_in_store(path: str) -> bool:
-    """Returns True if `path` is the address of something in a store that packtrain reads."""
-    return is_url(path) and path.partition(":")[0].lower() in KINDS
+def is_address(text: str) -> bool:
+    """Returns True if a text is meant as the address of an object, not as a path."""
+    text = text.lstrip()
+    return is_url(text) and text.partition(":")[0].lower() in KINDS
 
 
 def without_credentials(url: str) -> str:
@@ -57,7 +58,7 @@ def local_path(path: str | os.PathLike[str]) -> Path:
     url = re.sub(":/+", "://", without_credentials(text), count=1)
     if text.lower().startswith("file:"):
         raise UsageError(f"{url} is a URL: give the path alone, without file:")
-    if not is_in_store(text):
+    if not is_address(text):
         raise UsageError(
             f"{url} is a URL of a kind that packtrain does not read: it reads files, and {known_schemes()}"
         )

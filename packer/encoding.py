@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from packtrain._core.kinds import KINDS
 from packtrain._core.options import StoreOptions
+from packtrain._core.paths import is_address
 from packtrain._core.schema import Field, Schema
-from packtrain._storage.remote.urls import is_address
 
 from .images import StoredImage, encoder, store_image
 from .listing import Encoded, ListedSample

@@ -16,11 +16,10 @@ from crc32c import crc32c
 
 from packtrain._core.npy import npy_header
 from packtrain._core.options import LabelSpec
-from packtrain._core.paths import without_credentials
+from packtrain._core.paths import is_address, without_credentials
 from packtrain._core.schema import Field, Schema
 from packtrain._formats import StoredLabel
 from packtrain._formats.writing import NewRecord
-from packtrain._storage.remote.urls import is_address
 
 from .options import Columns
 

@@ -17,11 +17,10 @@ from packtrain._core.errors import ListError, RemoteError
 from packtrain._core.manifest import shard_stem
 from packtrain._core.opening import open_regular
 from packtrain._core.options import FORMATS, StoreOptions
-from packtrain._core.paths import local_path, without_credentials
+from packtrain._core.paths import is_address, local_path, without_credentials
 from packtrain._core.permutation import Permutation
 from packtrain._core.schema import IMAGE, Field, Schema, image_field
 from packtrain._formats import container
-from packtrain._storage.remote.urls import is_address
 
 from .arrays import LONGEST_HEADER, ArrayForm, array_form, fits
 from .facts import Shape, join_shapes

@@ -13,9 +13,10 @@ from packtrain._core.errors import NotThere, UsageError
 from packtrain._core.files import temporary_path
 from packtrain._core.manifest import Manifest
 from packtrain._core.opening import is_stream, read_named, read_regular
+from packtrain._core.paths import is_address
 
 from .remote.objects import Objects
-from .remote.urls import Url, is_address, place_of
+from .remote.urls import Url, place_of
 
 Location = Path | Url
 """Where a dataset or one of its files lies."""

@@ -10,9 +10,9 @@ from typing import Final
 
 from packtrain._core.errors import ListError
 from packtrain._core.opening import is_stream
-from packtrain._core.paths import is_url
+from packtrain._core.paths import is_address, is_url
 from packtrain._core.stores import KINDS
-from packtrain._storage.remote.urls import Url, is_address
+from packtrain._storage.remote.urls import Url
 
 from .separators import BOM
 

@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 
 from packtrain._core.arguments import path_of
 from packtrain._core.errors import UsageError
-from packtrain._core.paths import without_credentials
+from packtrain._core.paths import is_address, without_credentials
 from packtrain._core.stores import KINDS, StoreKind, known_schemes
 
 _FORM: Final = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*):/{1,3}([^/]*)/*(.*)", re.DOTALL)
@@ -21,11 +21,6 @@ _SIGNED: Final = re.compile(r"\?.*(sig|signature)=", re.IGNORECASE)
 """What a signed address of a store has at its end, as its key: object keys may have question marks, too."""
 _PLAIN: Final = "/~!$&'()*+,;=:@"
 """Characters that are not escaped in the path of a web address."""
-
-
-def is_address(text: str) -> bool:
-    """True if a text is meant as the address of an object, not as a path."""
-    return _FORM.fullmatch(text) is not None and text.partition(":")[0].strip().lower() in KINDS
 
 
 def place_of(name: str, value: object) -> Path | Url:
