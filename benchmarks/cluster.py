@@ -106,7 +106,7 @@ def main() -> None:
     name, images, root, out = sys.argv[1], *map(Path, sys.argv[2:])
     from packtrain import PackOptions, RayEngine, pack
 
-    options = PackOptions(root=root, shard_bytes=SHARD_BYTES)
+    options = PackOptions(root=root, shard_size=SHARD_BYTES)
     started = time.perf_counter()
     if name == "ray":
         _start_ray()

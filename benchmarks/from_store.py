@@ -102,7 +102,7 @@ def _pack(folder: Path, dataset: Path, rows: int, store: StoreOptions) -> None:
     images = real_list()
     text, _, _ = repeated_list(images, rows)
     (folder / "train.txt").write_text(text)
-    options = PackOptions("tar", store, root=images.parent, shard_bytes=200 << 20)
+    options = PackOptions("tar", store, root=images.parent, shard_size=200 << 20)
     pack(folder / "train.txt", dataset, options, workers=2)
 
 

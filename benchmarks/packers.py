@@ -38,7 +38,7 @@ def packtrain(format_name: str, workers: int, mode: str = "verbatim") -> Pack:
 
     def run(images: Path, root: Path, out: Path) -> None:
         store = StoreOptions(store=mode)
-        options = PackOptions(format=format_name, root=root, shard_bytes=SHARD_BYTES, store=store)
+        options = PackOptions(format=format_name, root=root, shard_size=SHARD_BYTES, store=store)
         pack(images, out, options, workers=workers)
 
     return run

@@ -92,7 +92,7 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
 def _pack(images: Path, folder: Path, out: Path, lines: int, shard_bytes: int) -> None:
     listing = folder / "train.txt"
     listing.write_text(repeated_list(images, lines)[0])
-    options = PackOptions(format="tar", root=images.parent, shard_bytes=shard_bytes, store=StoreOptions("verbatim"))
+    options = PackOptions(format="tar", root=images.parent, shard_size=shard_bytes, store=StoreOptions("verbatim"))
     pack(listing, out, options, workers=len(os.sched_getaffinity(0)))
 
 

@@ -216,7 +216,7 @@ def _options(
         classes=classes,
         allow_empty=allow_empty,
         root=None if root is None else place_of("root", root),
-        shard_bytes=None if shard_size is None else parse_bytes("shard_size", shard_size),
+        shard_size=None if shard_size is None else parse_bytes("shard_size", shard_size),
         seed=None if keep_order else seed or 0,
     )
 

@@ -15,7 +15,7 @@ from packtrain._core.suggestions import did_you_mean
 
 Word = TypeVar("Word", bound=str | Path)
 _SHOWN: Final = 5
-_OTHERWISE: Final = {"--shard-size": "shard_bytes", "--decode": "decode_images"}
+_OTHERWISE: Final = {"--decode": "decode_images"}
 """Options that the library calls otherwise."""
 
 

@@ -127,7 +127,7 @@ class PackOptions:
     """Options of a dataset. All of them except `root` and `allow_empty` decide its plan.
 
     Where a text says as much, it is taken too: ``store="jpeg"`` for ``StoreOptions("jpeg")``, ``labels="float*4"`` for
-    ``LabelSpec("float", 4)``, ``labels="class"`` for `label_names`, a text for a path, and ``shard_bytes="64MiB"``.
+    ``LabelSpec("float", 4)``, ``labels="class"`` for `label_names`, a text for a path, and ``shard_size="64MiB"``.
 
     Attributes:
         format: Container format: ``"tar"``, ``"hdf5"`` or ``"lmdb"``. None: that of a dataset; tar for all else.
@@ -142,7 +142,7 @@ class PackOptions:
         root: Folder that relative paths start from, here or in an object store (``"s3://bucket/images"``); None for the
             folder of the list. It is not part of the plan, so
             that machines that mount the images at different paths can share one plan.
-        shard_bytes: Target size of a shard in bytes. None for a size that depends on the amount of data only
+        shard_size: Target size of a shard in bytes. None for a size that depends on the amount of data only
             (`usual_shard_bytes`), or that of the plan if there is one already.
         seed: Seed that shuffles the order of the records; None keeps the order of the list.
         allow_empty: True if an image folder may have class folders without images, which are classes all the same.
@@ -155,7 +155,7 @@ class PackOptions:
     columns: Columns | None = field(default=None, kw_only=True)
     classes: Path | None = None
     root: Path | Url | None = None
-    shard_bytes: int | None = None
+    shard_size: int | None = None
     seed: int | None = 0
     allow_empty: bool = False
 
@@ -168,8 +168,8 @@ class PackOptions:
         instance("labels", self.labels, LabelSpec, *_LABELS)
         if self.columns is not None:
             self._fit_labels(instance("columns", self.columns, Columns))
-        if self.shard_bytes is not None:
-            object.__setattr__(self, "shard_bytes", whole("shard_bytes", self.shard_bytes, 1, MOST))
+        if self.shard_size is not None:
+            object.__setattr__(self, "shard_size", whole("shard_size", self.shard_size, 1, MOST))
         if self.seed is not None:
             object.__setattr__(self, "seed", whole("seed", self.seed))
         for name in ("label_names", "allow_empty"):
@@ -200,8 +200,8 @@ class PackOptions:
             except UsageError:
                 choice("labels", self.labels, _LABELS)
                 raise unexpected("labels", self.labels, "a number for K, such as int*4") from None
-        if isinstance(self.shard_bytes, str):
-            taken["shard_bytes"] = parse_bytes("shard_bytes", self.shard_bytes)
+        if isinstance(self.shard_size, str):
+            taken["shard_size"] = parse_bytes("shard_size", self.shard_size)
         if self.classes is not None:
             taken["classes"] = path_of("classes", self.classes)
         if self.root is not None:

@@ -29,7 +29,7 @@ PROGRAM = (sys.executable, "-m", "packtrain")
 @pytest.fixture(scope="module")
 def dataset(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stage") / "train set"
-    return packed(images, folder, "tar", shard_bytes=shard_bytes(images, 5))
+    return packed(images, folder, "tar", shard_size=shard_bytes(images, 5))
 
 
 @pytest.fixture

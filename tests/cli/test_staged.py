@@ -23,7 +23,7 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     made = []
     for name, count in (("cats", 12), ("dogs", 20)):
         listing = image_set(folder / f"images of {name}", count)
-        made.append(packed(listing, folder / name, "tar", shard_bytes=shard_bytes(listing, 5)))
+        made.append(packed(listing, folder / name, "tar", shard_size=shard_bytes(listing, 5)))
     return made[0], made[1]
 
 

@@ -22,7 +22,7 @@ from .conftest import Run
 
 @pytest.fixture
 def dataset(images: Path, tmp_path: Path, format_name: str) -> Path:
-    return packed(images, tmp_path / "data set", format_name, shard_bytes=shard_bytes(images, 5))
+    return packed(images, tmp_path / "data set", format_name, shard_size=shard_bytes(images, 5))
 
 
 class TestVerify:

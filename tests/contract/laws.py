@@ -26,7 +26,7 @@ class Laws:
     def dataset(cls, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         """The session's images, packed verbatim into several shards; not to be changed."""
         out = tmp_path_factory.mktemp("contract") / "set"
-        return cls.pack(images, out, shard_bytes=shard_bytes(images, PER_SHARD))
+        return cls.pack(images, out, shard_size=shard_bytes(images, PER_SHARD))
 
     @classmethod
     def pack(cls, listing: Path, out: Path, **options: Any) -> Path:

@@ -126,7 +126,7 @@ class PackingLaws(Laws):
     @pytest.mark.parametrize("kind", PIXELS)
     def test_pixels_are_those_that_pillow_alone_makes(self, tmp_path: Path, images: Path, kind: str) -> None:
         store, size = PIXELS[kind]
-        out = self.pack(images, tmp_path / "out", store=store, shard_bytes=12_000)
+        out = self.pack(images, tmp_path / "out", store=store, shard_size=12_000)
         found, opened = self.found(out), open_dataset(out)
         for row, source in enumerate(sources(images)):
             image = Image.open(io.BytesIO(source.data)).convert(store.mode)
@@ -152,8 +152,8 @@ class PackingLaws(Laws):
         self, images: Path, dataset: Path, tmp_path: Path
     ) -> None:
         size = shard_bytes(images, PER_SHARD)
-        assert tree(self.pack(images, tmp_path / "again", shard_bytes=size)) == tree(dataset)
-        assert tree(self.pack(images, tmp_path / "two", shard_bytes=size, workers=2)) == tree(dataset)
+        assert tree(self.pack(images, tmp_path / "again", shard_size=size)) == tree(dataset)
+        assert tree(self.pack(images, tmp_path / "two", shard_size=size, workers=2)) == tree(dataset)
 
     def test_a_seed_shuffles_places_and_leaves_rows_in_list_order(self, images: Path, tmp_path: Path) -> None:
         orders = [placed_lines(self.pack(images, tmp_path / str(seed), seed=seed)) for seed in (0, 1)]
@@ -165,7 +165,7 @@ class PackingLaws(Laws):
             assert [record.line for shard in self.shards(tmp_path / "0") for record in shard] == orders[0]
 
     def test_without_a_seed_places_are_in_list_order(self, images: Path, tmp_path: Path) -> None:
-        out = self.pack(images, tmp_path / "out", seed=None, shard_bytes=shard_bytes(images, PER_SHARD))
+        out = self.pack(images, tmp_path / "out", seed=None, shard_size=shard_bytes(images, PER_SHARD))
         lines = list(range(len(sources(images))))
         assert placed_lines(out) == [record.line for shard in self.shards(out) for record in shard] == lines
 
@@ -186,7 +186,7 @@ class PackingLaws(Laws):
         names = ["a.jpg", "b.jpg", "c.jpg", "image 0.jpg", "image 1.jpg", "image 2.jpg"]
         (folder / "train.txt").write_text("".join(f"{name} {i}\n" for i, name in enumerate(names)))
         out = tmp_path / "out"
-        self.pack(folder / "train.txt", out, store=store, shard_bytes=1, seed=None, max_rejects="50%")
+        self.pack(folder / "train.txt", out, store=store, shard_size=1, seed=None, max_rejects="50%")
         assert [len(shard) for shard in self.shards(out)] == [0, 0, 0, 1, 1, 1]
         assert column(out, "line").tolist() == [3, 4, 5]
         assert [label for _, label in items(open_dataset(out))] == [3, 4, 5]

@@ -92,9 +92,7 @@ def test_an_argument_of_the_options_is_told_where_it_belongs() -> None:
     pack: Any = packtrain.pack
     with pytest.raises(UsageError, match=r"pack has no argument 'format': write options=PackOptions\(format=\.\.\.\)$"):
         pack("list", "out", format="tar")
-    with pytest.raises(
-        UsageError, match=r"; did you mean 'shard_bytes'\? It belongs in options=PackOptions\(\.\.\.\)$"
-    ):
+    with pytest.raises(UsageError, match=r"; did you mean 'shard_size'\? It belongs in options=PackOptions\(\.\.\.\)$"):
         pack("list", "out", shard_byte=1)
 
 

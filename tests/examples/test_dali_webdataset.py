@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / f"{number}.jpg").write_bytes(encoded(Image.new("RGB", (48, 36), (11 * number,) * 3)))
     listing = root / "list.txt"
     listing.write_text("".join(f"{number}.jpg {11 * number}\n" for number in range(IMAGES)))
-    return packed(listing, root / "out", "tar", shard_bytes=shard_bytes(listing, 6))
+    return packed(listing, root / "out", "tar", shard_size=shard_bytes(listing, 6))
 
 
 def test_the_example_is_a_program_without_dali() -> None:
@@ -64,7 +64,7 @@ def test_a_shard_without_samples_is_left_out(tmp_path: Path) -> None:
     require_dali()
     listing = image_set(tmp_path, 6)
     (tmp_path / "image 3.jpg").write_bytes(b"no image")
-    out = packed(listing, tmp_path / "out", "tar", shard_bytes=1, max_rejects="1")
+    out = packed(listing, tmp_path / "out", "tar", shard_size=1, max_rejects="1")
     done = subprocess.run([sys.executable, SCRIPT, out], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("5 images, ")

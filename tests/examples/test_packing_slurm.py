@@ -49,7 +49,7 @@ def test_a_task_is_killed_and_what_is_missing_is_packed_by_an_array_of_these_sha
     folder, out = listing.parent, listing.parent / "out"
     # The plan decides on the size of shards; this run packs part of the first one.
     shard_bytes = 2 * (folder / "0.jpg").stat().st_size
-    pack(listing, out, PackOptions(shard_bytes=shard_bytes), part="1/1000")
+    pack(listing, out, PackOptions(shard_size=shard_bytes), part="1/1000")
 
     job = submit(slurm, folder, "pack.sbatch", "--array=0-4:2")
     slurm.until(lambda: any(one.run == "part 2/3" for one in pack_status(out).under_way), "part 2/3 at work")
@@ -78,6 +78,6 @@ def test_a_task_is_killed_and_what_is_missing_is_packed_by_an_array_of_these_sha
     slurm.finish(again)
     slurm.finish(submit(slurm, folder, "merge.sbatch"))
 
-    pack(listing, folder / "local", PackOptions(shard_bytes=shard_bytes), workers=1)
+    pack(listing, folder / "local", PackOptions(shard_size=shard_bytes), workers=1)
     assert tree(out) == tree(folder / "local")
     assert os.listdir(out / "index")

@@ -118,11 +118,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], tu
     images = read_list(listing, LabelSpec())
     for store, options in STORES.items():
         size = 500
-        while len(plan_shards(outline_plan(images, PackOptions(store=options, shard_bytes=size)), images).shards) > 3:
+        while len(plan_shards(outline_plan(images, PackOptions(store=options, shard_size=size)), images).shards) > 3:
             size = size * 7 // 5
         for format in FORMATS:
             out = folder / f"{format}-{store}"
-            packed(listing, out, format, max_rejects="1", store=options, shard_bytes=size)
+            packed(listing, out, format, max_rejects="1", store=options, shard_size=size)
             result[format, store] = (out, listing)
     return result
 

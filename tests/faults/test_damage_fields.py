@@ -29,7 +29,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Pa
     folder = tmp_path_factory.mktemp("datasets")
 
     def made(format: str, columns: Columns, size: int) -> Path:
-        return packed(listing, folder / f"{format} {size}", format, columns=columns, shard_bytes=size)
+        return packed(listing, folder / f"{format} {size}", format, columns=columns, shard_size=size)
 
     sizes = {"with images": 9000, "without images": 400}
     return {

@@ -99,7 +99,7 @@ CHANGES: dict[str, Change] = {
     "check": lambda options, _: replace(options, store=StoreOptions(check=True)),
     "labels": lambda options, _: replace(options, labels=LabelSpec("float")),
     "classes": lambda options, folder: replace(options, classes=folder / "classes.txt"),
-    "shard_bytes": lambda options, _: replace(options, shard_bytes=(options.shard_bytes or 0) + 1),
+    "shard_bytes": lambda options, _: replace(options, shard_size=(options.shard_size or 0) + 1),
     "seed": lambda options, _: replace(options, seed=None),
 }
 
@@ -117,7 +117,7 @@ def test_another_plan_is_refused_and_what_differs_is_named(tmp_path: Path, name:
     else:
         pack_until(job, out, 3)
     before = state(out)
-    options = PackOptions(format=job.format, shard_bytes=job.shard_bytes)
+    options = PackOptions(format=job.format, shard_size=job.shard_bytes)
     if name == "list_sha256":
         source.write_text(source.read_text().replace("image 3.jpg 0", "image 3.jpg 1"))
     else:

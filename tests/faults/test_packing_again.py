@@ -22,7 +22,7 @@ from packtrain._core.errors import PacktrainError
 
 store = StoreOptions("raw", resize="8x8")
 try:
-    pack(args["source"], args["out"], PackOptions(args["format"], store, shard_bytes=args["shard_bytes"]))
+    pack(args["source"], args["out"], PackOptions(args["format"], store, shard_size=args["shard_bytes"]))
 except PacktrainError as error:
     print(f"{{type(error).__name__}}: {{error}}")
     raise SystemExit({CLEAN_ERROR}) from error
@@ -53,7 +53,7 @@ def test_killed_anywhere_and_run_again_gives_the_same_bytes(
     calls = program.undisturbed()
     expected = tree(out)
     assert len(list(out.glob("*-0*"))) > 1, sorted(expected)
-    options = PackOptions(format_name, StoreOptions("raw", resize="8x8"), shard_bytes=SHARD_BYTES)
+    options = PackOptions(format_name, StoreOptions("raw", resize="8x8"), shard_size=SHARD_BYTES)
     # The writers are those of `pack`, which dies at each of their calls elsewhere.
     for _ in campaign(program, calls, Action.KILL, every=8):
         assert_sound_if_finished(out)

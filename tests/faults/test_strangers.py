@@ -41,7 +41,7 @@ def listing(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def dataset(listing: Path, tmp_path: Path) -> Path:
-    return packed(listing, tmp_path / "out", "tar", shard_bytes=shard_bytes(listing, 2))
+    return packed(listing, tmp_path / "out", "tar", shard_size=shard_bytes(listing, 2))
 
 
 def read(dataset: Path) -> None:
@@ -52,7 +52,7 @@ def read(dataset: Path) -> None:
 
 
 def packed_again(listing: Path, dataset: Path) -> None:
-    pack(listing, dataset, PackOptions(store=StoreOptions("verbatim"), shard_bytes=shard_bytes(listing, 2)))
+    pack(listing, dataset, PackOptions(store=StoreOptions("verbatim"), shard_size=shard_bytes(listing, 2)))
 
 
 def answer(use: Callable[[Path], Any], dataset: Path) -> str:

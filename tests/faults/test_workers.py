@@ -57,7 +57,7 @@ def expected(listing: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
         if format not in known:
             out = tmp_path_factory.mktemp(format) / "out"
             size = shard_bytes(listing, LINES_PER_SHARD)
-            known[format] = tree(packed(listing, out, format, store=StoreOptions(check=True), shard_bytes=size))
+            known[format] = tree(packed(listing, out, format, store=StoreOptions(check=True), shard_size=size))
         return known[format]
 
     return pack_once
@@ -327,7 +327,7 @@ def test_a_call_leaves_no_worker_to_its_caller(images: Path, memory_path: Path, 
         pack(
             memory_path / "images" / "train.txt",
             memory_path / "out",
-            PackOptions(shard_bytes=shard_bytes(images, 2)),
+            PackOptions(shard_size=shard_bytes(images, 2)),
             workers=2,
             max_rejects="1",
             on_progress=interrupt,

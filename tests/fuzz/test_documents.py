@@ -22,7 +22,7 @@ def campaign(folder: Path, format: str, store: str, step: int) -> documents.Camp
     """Runs every `step`-th case on a dataset of four rows in several shards."""
     listing = image_set(folder / "images", 5)
     (listing.parent / "image 2.jpg").write_bytes(b"<html>404</html>")
-    options = PackOptions(format, STORES[store], shard_bytes=15_000 if store == "raw" else 3000)
+    options = PackOptions(format, STORES[store], shard_size=15_000 if store == "raw" else 3000)
     return documents.run(folder, listing, options, step)
 
 

@@ -38,7 +38,7 @@ def pack_again(name: str, out: Path) -> Path:
     """Packs the sources of a golden dataset as they were packed for it."""
     format, options = DATASETS[name]
     listing, shard_bytes = LISTS[options["store"].store]
-    options = {**options, "classes": SOURCES / "classes.txt", "shard_bytes": shard_bytes}
+    options = {**options, "classes": SOURCES / "classes.txt", "shard_size": shard_bytes}
     return packed(SOURCES / listing, out, format, max_rejects="1", **options)
 
 

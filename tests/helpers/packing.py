@@ -37,7 +37,7 @@ def image_list(count: int, *, labels: str = "int") -> ImageList:
 def plan_of(images: ImageList, per_shard: int, *, seed: int | None = 0, format: str = "tar") -> Plan:
     """A plan of at most `per_shard` records in each shard."""
     store = StoreOptions("raw", resize="2x2")
-    options = PackOptions(format, store, images.labels, shard_bytes=per_shard * RECORD_BYTES, seed=seed)
+    options = PackOptions(format, store, images.labels, shard_size=per_shard * RECORD_BYTES, seed=seed)
     return plan_shards(outline_plan(images, options), images)
 
 

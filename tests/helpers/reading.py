@@ -86,7 +86,7 @@ def small_dataset() -> Path:
     for number in range(ROWS):
         (folder / f"{number}.jpg").write_bytes(encoded(picture(number, 30 + number % 7, 24 + number % 5)))
     (folder / "train.txt").write_text("".join(f"{number}.jpg {number % 10}\n" for number in range(ROWS)))
-    return packed(folder / "train.txt", folder / "out", "tar", shard_bytes=100_000)
+    return packed(folder / "train.txt", folder / "out", "tar", shard_size=100_000)
 
 
 def epoch_of(loader: Loader) -> list[tuple[int, bytes, int]]:

@@ -10,7 +10,7 @@ from helpers.support import packed, shard_bytes, sources
 
 
 def test_numpy_and_json_find_every_record(images: Path, tmp_path: Path, format_name: str) -> None:
-    dataset = packed(images, tmp_path / "out", format_name, shard_bytes=shard_bytes(images, 5))
+    dataset = packed(images, tmp_path / "out", format_name, shard_size=shard_bytes(images, 5))
     manifest = json.loads((dataset / "manifest.json").read_text("utf-8"))
     index = {path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in (dataset / "index").glob("*.npy")}
     assert {info["name"]: (info["dtype"], tuple(info["shape"])) for info in manifest["columns"]} == {

@@ -44,7 +44,7 @@ class Packed(NamedTuple):
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Packed:
     folder = tmp_path_factory.mktemp("tar")
     listing = image_set(folder / "images", 11)
-    return Packed(packed(listing, folder / "out", "tar", shard_bytes=shard_bytes(listing, 4)), sources(listing))
+    return Packed(packed(listing, folder / "out", "tar", shard_size=shard_bytes(listing, 4)), sources(listing))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def crop_ready(tmp_path_factory: pytest.TempPathFactory) -> Packed:
     listing = image_set(folder / "images", 11)
     (folder / "images" / "image 1.jpg").write_bytes(encoded(picture(1, 150, 110), progressive=True, exif=exif(6)))
     size = shard_bytes(listing, 4)
-    return Packed(packed(listing, folder / "out", "tar", shard_bytes=size, store=StoreOptions()), sources(listing))
+    return Packed(packed(listing, folder / "out", "tar", shard_size=size, store=StoreOptions()), sources(listing))
 
 
 def samples(dataset: Packed, *decoders: str) -> list[dict[str, Any]]:

@@ -35,7 +35,7 @@ def listing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def crafted(listing: Path, out: Path, format: str, craft: Craft) -> tuple[Path, list[Problem]]:
     """Changes the first of two shards, and its sums with it. Returns the shard and what `verify` says."""
-    packed(listing, out, format, shard_bytes=shard_bytes(listing, 3))
+    packed(listing, out, format, shard_size=shard_bytes(listing, 3))
     manifest = Manifest.load(out)
     first, *others = manifest.shards
     shard = out / first.name

@@ -151,7 +151,7 @@ def test_an_orientation_is_applied_once(tmp_path: Path, before: str, after: str)
 @pytest.mark.complete
 def test_the_bytes_do_not_depend_on_the_workers(listing: Path, tmp_path: Path) -> None:
     source = packed(listing, tmp_path / "source", "hdf5", max_rejects="1", columns=COLUMNS)
-    options = PackOptions("tar", StoreOptions("jpeg", resize="long=20"), shard_bytes=5000)
+    options = PackOptions("tar", StoreOptions("jpeg", resize="long=20"), shard_size=5000)
     report = pack(source, tmp_path / "one", options)
     assert report.packed > 1
     pack(source, tmp_path / "two", options, workers=2)
@@ -202,7 +202,7 @@ def test_damage_is_named_and_what_is_mended_is_converted(
 
 
 def test_a_dataset_is_packed_in_parts(dataset: Packed, tmp_path: Path) -> None:
-    source, options = dataset("lmdb", StoreOptions("verbatim")), PackOptions(shard_bytes=2000)
+    source, options = dataset("lmdb", StoreOptions("verbatim")), PackOptions(shard_size=2000)
     report = pack(source, tmp_path / "whole", options)
     assert report.packed > 1
     for part in ("1/2", "2/2"):

@@ -44,7 +44,7 @@ def datasets(listing: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 
 def packed_fields(listing: Path, out: Path, format: str, columns: Columns = COLUMNS, **options: Any) -> Path:
-    options = {"shard_bytes": SHARD_BYTES, **options}
+    options = {"shard_size": SHARD_BYTES, **options}
     return packed(listing, out, format, max_rejects="1", columns=columns, **options)
 
 
@@ -142,7 +142,7 @@ def test_a_sample_with_one_refused_field_is_nowhere(datasets: dict[str, Path], l
 def test_the_bytes_depend_on_neither_run_nor_workers(
     datasets: dict[str, Path], listing: Path, tmp_path: Path, format_name: str
 ) -> None:
-    options = PackOptions(format_name, StoreOptions("verbatim"), columns=COLUMNS, shard_bytes=SHARD_BYTES)
+    options = PackOptions(format_name, StoreOptions("verbatim"), columns=COLUMNS, shard_size=SHARD_BYTES)
     pack(listing, tmp_path / "two", options, workers=2, max_rejects="1")
     assert tree(tmp_path / "two") == tree(datasets[format_name])
     assert pack(listing, tmp_path / "two", options, max_rejects="1").complete_before
@@ -160,15 +160,15 @@ def test_a_lost_shard_is_packed_again_with_the_same_bytes(
 def test_a_mended_file_completes_the_dataset(tmp_path: Path, format_name: str) -> None:
     bad, mended = field_set(tmp_path / "bad", 6), field_set(tmp_path / "mended", 6, bad=False)
     # The plan looks at sizes and types, not at the content, which is to be the same.
-    out = packed_fields(bad, tmp_path / "out", format_name, shard_bytes=4_000_000)
-    options = PackOptions(format_name, StoreOptions("verbatim"), columns=COLUMNS, shard_bytes=4_000_000)
+    out = packed_fields(bad, tmp_path / "out", format_name, shard_size=4_000_000)
+    options = PackOptions(format_name, StoreOptions("verbatim"), columns=COLUMNS, shard_size=4_000_000)
     report = pack(mended, out, options, retry_rejects=True)
     assert (report.records, report.rejects) == (6, 0)
-    assert tree(out) == tree(packed_fields(mended, tmp_path / "anew", format_name, shard_bytes=4_000_000))
+    assert tree(out) == tree(packed_fields(mended, tmp_path / "anew", format_name, shard_size=4_000_000))
 
 
 def test_samples_may_have_no_image(listing: Path, tmp_path: Path, format_name: str) -> None:
-    out = packed_fields(listing, tmp_path / "out", format_name, WITHOUT_IMAGE, shard_bytes=600)
+    out = packed_fields(listing, tmp_path / "out", format_name, WITHOUT_IMAGE, shard_size=600)
     manifest = Manifest.load(out)
     assert manifest.schema.image is None
     assert manifest.labels == LabelSpec("none")
@@ -254,7 +254,7 @@ class TestPlan:
         self, datasets: dict[str, Path], listing: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("packtrain._packer.planning.sampled", None)
-        options = PackOptions("tar", StoreOptions("verbatim"), columns=COLUMNS, shard_bytes=SHARD_BYTES)
+        options = PackOptions("tar", StoreOptions("verbatim"), columns=COLUMNS, shard_size=SHARD_BYTES)
         assert pack(listing, datasets["tar"], options, max_rejects="1").complete_before
 
     def test_an_image_and_a_label_from_columns_are_a_dataset_of_version_1(self, listing: Path, tmp_path: Path) -> None:

@@ -179,6 +179,6 @@ class TestLimits:
             (tmp_path / f"{number}.png").write_bytes(encoded(picture(number, 60, 50), "PNG"))
         (tmp_path / "train.txt").write_text("0.png 0\n1.png 0\n")
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-        options = PackOptions("tar", StoreOptions("verbatim"), shard_bytes=1)
+        options = PackOptions("tar", StoreOptions("verbatim"), shard_size=1)
         with pytest.raises(Exception, match="DecompressionBombError"):
             pack(tmp_path / "train.txt", tmp_path / "out", options, workers=2, max_rejects="1")

@@ -31,7 +31,7 @@ from packtrain._storage.remote.urls import Url
 from packtrain.errors import Denied, ListError, OutputConflict, RemoteError, UsageError
 
 IMAGES = 36
-OPTIONS = PackOptions(shard_bytes=20_000)
+OPTIONS = PackOptions(shard_size=20_000)
 REJECTS = "10%"
 
 
@@ -86,7 +86,7 @@ def behind(server: Server, *rules: Rule, chances: Chances | None = None) -> Iter
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_store_gets_the_bytes_that_a_folder_gets(store: Server, listing: Path, tmp_path: Path, format: str) -> None:
-    url, options = store.fresh(), PackOptions(format, shard_bytes=20_000)
+    url, options = store.fresh(), PackOptions(format, shard_size=20_000)
     there = pack(listing, url, options, max_rejects=REJECTS)
     here = pack(listing, tmp_path / "here", options, max_rejects=REJECTS)
     assert str(there.dataset) == url
@@ -102,7 +102,7 @@ def test_lists_and_images_may_lie_in_a_store(store: Server, listing: Path, tmp_p
     for path in listing.parent.iterdir():
         store.put(f"{store.key(source)}/{path.name}", path.read_bytes())
     pack(f"{source}/train.txt", tmp_path / "there", OPTIONS, max_rejects=REJECTS)
-    pack(listing, tmp_path / "root", PackOptions(shard_bytes=20_000, root=Path(source)), max_rejects=REJECTS)
+    pack(listing, tmp_path / "root", PackOptions(shard_size=20_000, root=Path(source)), max_rejects=REJECTS)
     pack(listing, tmp_path / "here", OPTIONS, max_rejects=REJECTS)
     here = files_of(tmp_path / "here")
     rejected = json.loads(here.pop("rejects.jsonl"))
@@ -149,7 +149,7 @@ def test_what_lies_there_is_left_alone(store: Server, listing: Path) -> None:
     pack(listing, other, OPTIONS, max_rejects=REJECTS)
     before = objects_of(store, other)
     with pytest.raises(OutputConflict):
-        pack(listing, other, PackOptions(shard_bytes=20_000, seed=1), max_rejects=REJECTS)
+        pack(listing, other, PackOptions(shard_size=20_000, seed=1), max_rejects=REJECTS)
     assert objects_of(store, other) == before
 
 

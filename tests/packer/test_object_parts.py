@@ -27,7 +27,7 @@ from packtrain._storage.remote.urls import Url
 from packtrain.errors import OutputConflict, PackError, RemoteError, ShardFailed
 
 COUNT = 12
-OPTIONS = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_bytes=2 * 8 * 8 * 3)
+OPTIONS = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_size=2 * 8 * 8 * 3)
 
 
 @pytest.fixture(params=["moto", *(pytest.param(name, marks=pytest.mark.complete) for name in ("azurite", "xml_gcs"))])
@@ -60,7 +60,7 @@ def test_parts_of_changing_numbers_give_the_bytes_of_one_local_run(
         report = pack(listing, url, OPTIONS, part="2/3")
         assert (str(report.dataset), report.packed, report.missing) == (url, 2, 4)
         with pytest.raises(OutputConflict, match="seed: 0 there, 1 asked for"):
-            pack(listing, url, PackOptions(store=OPTIONS.store, shard_bytes=384, seed=1), part="1/3")
+            pack(listing, url, PackOptions(store=OPTIONS.store, shard_size=384, seed=1), part="1/3")
         with pytest.raises(PackError, match="4 of 6 shards are missing"):
             merge(url)
 
@@ -214,7 +214,7 @@ def test_messages_name_the_store_and_not_the_spool(server: Server, half: str, li
     with pytest.raises(PackError, match=f"3 of 6 shards are missing from {half}: "):
         merge(half)
     with pytest.raises(OutputConflict, match=f"^{half} was packed by another plan.*, or remove it$"):
-        pack(listing, half, PackOptions(store=OPTIONS.store, shard_bytes=384, seed=1), part="1/3")
+        pack(listing, half, PackOptions(store=OPTIONS.store, shard_size=384, seed=1), part="1/3")
     server.put(f"{server.key(half)}/parts/holiday.txt", b"mine")
     with pytest.raises(OutputConflict, match=f"^{half}/parts/holiday.txt is of no shard"):
         merge(half)

@@ -211,7 +211,7 @@ class TestRemarks:
     def test_records_that_are_not_crop_ready_are_counted_by_reason(
         self, listing: Path, tmp_path: Path, workers: int
     ) -> None:
-        options = PackOptions("tar", StoreOptions(mode="L"), shard_bytes=1)
+        options = PackOptions("tar", StoreOptions(mode="L"), shard_size=1)
         report = pack(listing, tmp_path / "out", options, workers=workers)
         assert report.remarks == {
             "not crop-ready: the colour space is not grey, YCbCr or RGB": 2,

@@ -172,7 +172,7 @@ def test_store_options_that_contradict_themselves_are_refused(options: dict[str,
     [
         ({"format": "tra"}, "format='tra': expected one of tar, hdf5, lmdb; did you mean 'tar'?"),
         ({"format": "zip"}, "format='zip': expected one of tar, hdf5, lmdb$"),
-        ({"shard_bytes": 0}, "shard_bytes=0: expected a whole number from 1 to"),
+        ({"shard_size": 0}, "shard_size=0: expected a whole number from 1 to"),
         ({"classes": Path("c"), "labels": LabelSpec("int", 2)}, r"`classes` needs `labels` int, not int\*2"),
         ({"classes": "c", "labels": "none"}, "`classes` needs `labels` int, not none"),
         ({"format": 7}, "format=7: expected one of tar, hdf5, lmdb"),
@@ -182,11 +182,11 @@ def test_store_options_that_contradict_themselves_are_refused(options: dict[str,
         ({"labels": int}, "labels=<class 'int'>: expected a LabelSpec"),
         ({"classes": ["cat", "dog"]}, r"classes=\['cat', 'dog'\]: expected a path"),
         ({"root": 5}, "root=5: expected a path"),
-        ({"shard_bytes": 1.5}, r"shard_bytes=1\.5: expected a whole number"),
-        ({"shard_bytes": "big"}, "shard_bytes='big': expected a number with a unit"),
-        ({"shard_bytes": "9" * 400}, "shard_bytes='9+\\.\\.\\. .*: expected a number with a unit"),
-        ({"shard_bytes": "9" * 5000 + "TiB"}, "shard_bytes='9+\\.\\.\\. .*: expected a number with a unit"),
-        ({"shard_bytes": "9999999999TiB"}, r"shard_bytes=\d+: expected a whole number from 1 to"),
+        ({"shard_size": 1.5}, r"shard_size=1\.5: expected a whole number"),
+        ({"shard_size": "big"}, "shard_size='big': expected a number with a unit"),
+        ({"shard_size": "9" * 400}, "shard_size='9+\\.\\.\\. .*: expected a number with a unit"),
+        ({"shard_size": "9" * 5000 + "TiB"}, "shard_size='9+\\.\\.\\. .*: expected a number with a unit"),
+        ({"shard_size": "9999999999TiB"}, r"shard_size=\d+: expected a whole number from 1 to"),
         ({"seed": "0"}, "seed='0': expected a whole number"),
         ({"seed": True}, "seed=True: expected a whole number"),
         ({"store": StoreOptions(quality=50)}, "quality=50 applies to store mode jpeg only, not to crop-ready"),
@@ -238,9 +238,9 @@ def test_the_choices_of_the_command_are_those_of_the_options() -> None:
 
 
 def test_texts_stand_for_what_they_say(tmp_path: Path) -> None:
-    texts: dict[str, Any] = {"store": "jpeg", "labels": "float*4", "root": str(tmp_path), "shard_bytes": "64MiB"}
+    texts: dict[str, Any] = {"store": "jpeg", "labels": "float*4", "root": str(tmp_path), "shard_size": "64MiB"}
     options = PackOptions(**texts)
-    same = PackOptions(store=StoreOptions("jpeg"), labels=LabelSpec("float", 4), root=tmp_path, shard_bytes=64 << 20)
+    same = PackOptions(store=StoreOptions("jpeg"), labels=LabelSpec("float", 4), root=tmp_path, shard_size=64 << 20)
     assert options == same
     assert hash(options) == hash(same)
     assert replace(options, seed=None) == replace(same, seed=None)

@@ -18,7 +18,7 @@ from packtrain._packer.engine import run_tasks
 from packtrain._packer.output import wait_for_notes
 from packtrain.errors import PackError, UsageError
 
-OPTIONS = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_bytes=2 * 8 * 8 * 3)
+OPTIONS = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_size=2 * 8 * 8 * 3)
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from packtrain.errors import OutputConflict, ShardFailed, TooManyRejects
 from packtrain.reports import PackProgress
 
 COUNT = 9
-OPTIONS = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_bytes=2 * 8 * 8 * 3)
+OPTIONS = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_size=2 * 8 * 8 * 3)
 """Records of one size, two in each shard, whatever the sizes of the files."""
 SHARDS = 5
 
@@ -85,7 +85,7 @@ def test_the_plan_is_on_disk_before_the_first_shard_and_never_changes(listing: P
 def test_the_plan_on_disk_decides_though_the_files_have_other_sizes_now(tmp_path: Path) -> None:
     """How many records a shard gets was settled when the plan was made."""
     listing = image_set(tmp_path / "images", 6)
-    options = PackOptions(store=StoreOptions("verbatim"), shard_bytes=3000)
+    options = PackOptions(store=StoreOptions("verbatim"), shard_size=3000)
     pack(listing, tmp_path / "out", options)
     shards = Plan.load(tmp_path / "out").shards
     for path in (tmp_path / "out").glob("[!p]*.*"):
@@ -99,13 +99,13 @@ def test_the_plan_on_disk_decides_though_the_files_have_other_sizes_now(tmp_path
 
 def test_a_shard_size_that_is_not_asked_for_is_that_of_the_plan(tmp_path: Path) -> None:
     listing = image_set(tmp_path / "images", 6)
-    pack(listing, tmp_path / "out", PackOptions(shard_bytes=3000))
+    pack(listing, tmp_path / "out", PackOptions(shard_size=3000))
     before = tree(tmp_path / "out")
     next((tmp_path / "out").glob("train-*")).unlink()
     assert pack(listing, tmp_path / "out").packed == 1
     assert tree(tmp_path / "out") == before
     with pytest.raises(OutputConflict, match="shard_bytes: 3000 there, 3001 asked for"):
-        pack(listing, tmp_path / "out", PackOptions(shard_bytes=3001))
+        pack(listing, tmp_path / "out", PackOptions(shard_size=3001))
 
 
 def test_a_machine_of_a_cluster_that_comes_late_changes_nothing(listing: Path, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_progress_counts_the_lines_of_earlier_runs(tmp_path: Path) -> None:
     listing = image_set(tmp_path / "images", 9)
     missing = [f"missing {number}.jpg 0\n" for number in range(3)]
     listing.write_text("".join([*missing, *listing.read_text().splitlines(keepends=True)]))
-    options = PackOptions("tar", StoreOptions("raw", resize="8x8"), shard_bytes=3 * 8 * 8 * 3, seed=None)
+    options = PackOptions("tar", StoreOptions("raw", resize="8x8"), shard_size=3 * 8 * 8 * 3, seed=None)
     seen: list[PackProgress] = []
     with pytest.raises(TooManyRejects):
         pack(listing, tmp_path / "out", options, max_rejects="2", on_progress=seen.append)

@@ -38,7 +38,7 @@ from packtrain.reports import PackProgress, PackStatus
 
 COUNT = 12
 SHARDS = 6
-OPTIONS = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_bytes=2 * 8 * 8 * 3)
+OPTIONS = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_size=2 * 8 * 8 * 3)
 
 
 class Stopped(Exception):
@@ -333,7 +333,7 @@ class TestBesideEachOther:
         """Processes that start at the same time agree on one plan, or are refused."""
         script = (
             "import sys; from packtrain import PackOptions, StoreOptions, pack\n"
-            "options = PackOptions(store=StoreOptions('raw', resize='8x8'), shard_bytes=384, seed=int(sys.argv[3]))\n"
+            "options = PackOptions(store=StoreOptions('raw', resize='8x8'), shard_size=384, seed=int(sys.argv[3]))\n"
             "print('ready', flush=True); input()\n"
             "pack(sys.argv[1], sys.argv[2], options, part=sys.argv[4], max_rejects=2)\n"
         )
@@ -481,7 +481,7 @@ class TestStatus:
             "import os, signal, sys; from packtrain import PackOptions, StoreOptions, pack\n"
             "from packtrain._packer import shard\n"
             "shard._write = lambda *_: (print(os.getpid(), flush=True), os.kill(os.getpid(), signal.SIGSTOP))\n"
-            "options = PackOptions(store=StoreOptions('raw', resize='8x8'), shard_bytes=384)\n"
+            "options = PackOptions(store=StoreOptions('raw', resize='8x8'), shard_size=384)\n"
             "pack(sys.argv[1], sys.argv[2], options, part='2/3', max_rejects=2)\n"
         )
         command = [sys.executable, "-c", script, str(listing), str(tmp_path)]
@@ -661,7 +661,7 @@ class TestStatus:
 
         killer = threading.Thread(target=kill)
         killer.start()
-        options = PackOptions(shard_bytes=20 * (tmp_path / "big.jpg").stat().st_size)
+        options = PackOptions(shard_size=20 * (tmp_path / "big.jpg").stat().st_size)
         try:
             with pytest.raises(ShardFailed, match=r"train-000000\.tar failed twice: its worker was killed by SIGKILL"):
                 pack(listing, out, options, part="1/1", workers=2)
@@ -679,7 +679,7 @@ class TestStatus:
     def test_many_shards_share_as_many_tasks_as_slurm_allows(self, tmp_path: Path) -> None:
         images = tmp_path / "train.txt"
         images.write_text("".join(f"{number}.jpg 0\n" for number in range(2500)))
-        options = PackOptions(store=StoreOptions("raw", resize="1x1"), shard_bytes=3)
+        options = PackOptions(store=StoreOptions("raw", resize="1x1"), shard_size=3)
         with pytest.raises(TooManyRejects):
             pack(images, tmp_path / "out", options, part="1/2500", max_rejects=0)
         status = pack_status(tmp_path / "out")

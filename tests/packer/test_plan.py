@@ -48,7 +48,7 @@ def test_as_few_shards_as_the_size_allows_share_the_places_evenly(count: int, pe
 
 def test_a_record_larger_than_a_shard_has_a_shard_of_its_own() -> None:
     images = image_list(3)
-    options = PackOptions(store=StoreOptions("raw", resize="100x100"), shard_bytes=1)
+    options = PackOptions(store=StoreOptions("raw", resize="100x100"), shard_size=1)
     assert [shard.count for shard in plan_shards(outline_plan(images, options), images).shards] == [1, 1, 1]
 
 
@@ -93,7 +93,7 @@ class TestRecordSize:
         )
 
     def counts(self, images: ImageList, shard_bytes: int) -> list[int]:
-        options = PackOptions(store=StoreOptions("verbatim"), shard_bytes=shard_bytes)
+        options = PackOptions(store=StoreOptions("verbatim"), shard_size=shard_bytes)
         return [shard.count for shard in plan_shards(outline_plan(images, options), images).shards]
 
     def test_it_is_the_mean_of_the_files_that_are_there(self, tmp_path: Path) -> None:

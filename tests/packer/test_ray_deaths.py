@@ -32,9 +32,9 @@ pytestmark = [
 ]
 
 COUNT = 60
-OPTIONS = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_bytes=4 * 8 * 8 * 3)
+OPTIONS = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_size=4 * 8 * 8 * 3)
 """Records of one size, four in each shard."""
-ARGUMENTS = ("--store", "raw", "--resize", "8x8", "--shard-size", str(OPTIONS.shard_bytes))
+ARGUMENTS = ("--store", "raw", "--resize", "8x8", "--shard-size", str(OPTIONS.shard_size))
 
 
 @pytest.fixture(scope="module")

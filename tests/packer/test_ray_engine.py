@@ -30,7 +30,7 @@ pytestmark = [
 ]
 
 
-OPTIONS = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_bytes=2 * 8 * 8 * 3)
+OPTIONS = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_size=2 * 8 * 8 * 3)
 """Records of one size, two in each shard."""
 
 
@@ -219,7 +219,7 @@ def test_the_environment_names_the_cluster(
 @a_driver
 def test_only_packtrain_speaks(cluster: RayCluster, tmp_path: Path) -> None:
     listing = image_set(tmp_path / "images", 9)
-    arguments = ("--store", "raw", "--resize", "8x8", "--shard-size", str(OPTIONS.shard_bytes))
+    arguments = ("--store", "raw", "--resize", "8x8", "--shard-size", str(OPTIONS.shard_size))
     words = command("pack", listing, tmp_path / "out", "--engine", "ray", "--address", cluster.address, *arguments)
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
     assert [line for line in done.stderr.splitlines() if not line.startswith("pack: ")] == [], "Ray says nothing"

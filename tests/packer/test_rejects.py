@@ -152,7 +152,7 @@ def test_the_error_sums_up_and_gives_examples(tmp_path: Path) -> None:
 def test_a_run_that_met_too_many_goes_on_under_a_higher_limit(tmp_path: Path, format_name: str, workers: int) -> None:
     listing = list_with_bad_lines(tmp_path / "images", 9, 3)
     store = StoreOptions("raw", resize="8x8")  # one size: so shards are planned alike whatever the files' sizes
-    options = PackOptions(format_name, store, shard_bytes=2 * 8 * 8 * 3, seed=None)
+    options = PackOptions(format_name, store, shard_size=2 * 8 * 8 * 3, seed=None)
     out = tmp_path / "out"
     with pytest.raises(TooManyRejects, match="3 of 12 lines refused, 2 allowed"):
         pack(listing, out, options, max_rejects="2", workers=workers)
@@ -172,7 +172,7 @@ def test_a_run_that_met_too_many_goes_on_under_a_higher_limit(tmp_path: Path, fo
 def test_mended_files_are_packed_on_request_and_only_their_shards(tmp_path: Path, format_name: str) -> None:
     listing = list_with_bad_lines(tmp_path / "images", 5, 1)
     store = StoreOptions("raw", resize="8x8")
-    options = PackOptions(format_name, store, shard_bytes=2 * 8 * 8 * 3, seed=None)
+    options = PackOptions(format_name, store, shard_size=2 * 8 * 8 * 3, seed=None)
     out = tmp_path / "out"
     pack(listing, out, options)
     untouched = {path: path.stat().st_mtime_ns for path in out.glob("train-*") if "000002" not in path.name}

@@ -39,7 +39,7 @@ def listing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def datasets(listing: Path, tmp_path_factory: pytest.TempPathFactory) -> Datasets:
     """The images in three shards of every format, verbatim; not to be changed."""
     folder, size = tmp_path_factory.mktemp("datasets"), shard_bytes(listing, 3)
-    return {format: packed(listing, folder / format, format, shard_bytes=size) for format in FORMATS}
+    return {format: packed(listing, folder / format, format, shard_size=size) for format in FORMATS}
 
 
 @pytest.fixture

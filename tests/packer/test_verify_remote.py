@@ -48,7 +48,7 @@ def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temporary: Path) ->
 def dataset(request: pytest.FixtureRequest, objects: FolderObjects, tmp_path: Path) -> Path:
     """A dataset of three shards, in the folder that the store has it in."""
     listing = image_set(tmp_path / "images", 12)
-    return packed(listing, objects.path(f"{BUCKET}/a set"), request.param, shard_bytes=shard_bytes(listing, 4) + 1)
+    return packed(listing, objects.path(f"{BUCKET}/a set"), request.param, shard_size=shard_bytes(listing, 4) + 1)
 
 
 URL = f"{BUCKET}/a set"
@@ -175,7 +175,7 @@ def test_a_damaged_manifest_is_a_problem(dataset: Path) -> None:
 
 def test_shards_that_lie_elsewhere_in_the_store(objects: FolderObjects, tmp_path: Path) -> None:
     listing = image_set(tmp_path / "images", 6)
-    tars = packed(listing, objects.path(f"{BUCKET}/tars"), "tar", shard_bytes=shard_bytes(listing, 3) + 1)
+    tars = packed(listing, objects.path(f"{BUCKET}/tars"), "tar", shard_size=shard_bytes(listing, 3) + 1)
     index_shards([tars], out := objects.path(f"{BUCKET}/sets/indexed"))
     (out / "manifest.json").write_bytes(replace(Manifest.load(out), base="../../tars").dump())
     url = f"{BUCKET}/sets/indexed"

@@ -28,7 +28,7 @@ from packtrain._packer.options import Columns, FieldColumn
 columns = args["columns"]
 if columns is not None:
     columns = Columns(columns["image"], columns["label"], tuple(FieldColumn(**field) for field in columns["fields"]))
-options = PackOptions(format=args["format"], shard_bytes=args["shard_bytes"], columns=columns)
+options = PackOptions(format=args["format"], shard_size=args["shard_bytes"], columns=columns)
 """
 """Makes `options` of what `Job.args` gives."""
 
@@ -119,7 +119,7 @@ class Job:
     @property
     def options(self) -> PackOptions:
         """What is stored, and how."""
-        return PackOptions(format=self.format, shard_bytes=self.shard_bytes, columns=self.columns)
+        return PackOptions(format=self.format, shard_size=self.shard_bytes, columns=self.columns)
 
     def run(self, out: Path) -> PackReport:
         """Packs in this process."""

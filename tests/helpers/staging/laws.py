@@ -42,7 +42,7 @@ def packed_pictures(out: Path, seed: int) -> Path:
         (images / f"{number}.jpg").write_bytes(encoded(picture(1000 * seed + number, 256, 192)))
     listing = images / "train.txt"
     listing.write_text("".join(f"{number}.jpg {number % 3}\n" for number in range(RECORDS)))
-    return packed(listing, out, "tar", shard_bytes=shard_bytes(listing, RECORDS // SHARDS) + 1)
+    return packed(listing, out, "tar", shard_size=shard_bytes(listing, RECORDS // SHARDS) + 1)
 
 
 def root_of(place: Path) -> Path:

@@ -251,7 +251,7 @@ class TestOutputInside:
     @pytest.mark.parametrize("labels", ["int", "none"])
     def test_the_same_command_continues(self, tmp_path: Path, place: str, labels: str) -> None:
         photos = fill(tmp_path / "photos", "dog/1.jpg", "eel/2.jpg", "eel/3.jpg")
-        options = PackOptions(labels=LabelSpec.parse(labels), shard_bytes=1)
+        options = PackOptions(labels=LabelSpec.parse(labels), shard_size=1)
         pack(photos, tmp_path / "elsewhere", options)
         assert pack(photos, photos / place, options).packed == 3
         before = tree(photos / place)

@@ -37,7 +37,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset of several shards."""
     folder = tmp_path_factory.mktemp("whole")
-    return packed(image_set(folder / "images", ROWS), folder / "out", request.param, shard_bytes=60_000)
+    return packed(image_set(folder / "images", ROWS), folder / "out", request.param, shard_size=60_000)
 
 
 def open_files(folder: Path) -> list[str]:
@@ -243,7 +243,7 @@ def test_no_descriptor_is_open_for_a_shard(dataset: Path, tmp_path: Path) -> Non
 def raw(tmp_path: Path) -> Path:
     """A dataset of pixels, in several shards."""
     store = StoreOptions("raw", resize="24x24")
-    return packed(image_set(tmp_path / "images", ROWS), tmp_path / "out", "tar", store=store, shard_bytes=30_000)
+    return packed(image_set(tmp_path / "images", ROWS), tmp_path / "out", "tar", store=store, shard_size=30_000)
 
 
 def copied(store: RecordStore, rows: npt.NDArray[np.int64]) -> tuple[bytes, bytes] | None:

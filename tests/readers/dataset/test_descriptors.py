@@ -32,7 +32,7 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("shards")
     listing = image_set(folder / "images", 10)
     listing.write_text(listing.read_text() * 10)
-    return packed(listing, folder / "out", request.param, shard_bytes=1)
+    return packed(listing, folder / "out", request.param, shard_size=1)
 
 
 @pytest.mark.parametrize("io", ["mmap", "pread"])

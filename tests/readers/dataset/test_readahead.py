@@ -32,7 +32,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(6):
         picture(number, 400, 250).save(folder / f"{number}.png")
     (folder / "list").write_text("".join(f"{number}.png {number}\n" for number in range(6)))
-    options = PackOptions(store=StoreOptions("raw"), shard_bytes=700_000, seed=None)
+    options = PackOptions(store=StoreOptions("raw"), shard_size=700_000, seed=None)
     pack(folder / "list", folder / "out", options)
     store = RecordStore(folder / "out")
     assert len(store.manifest.shards) == 3 and store.index["length"].min() > 2 * 128 * 1024

@@ -132,7 +132,7 @@ class TestLease:
 
 
 def test_partly_staged_all_of_it_is_read(images: Path, tmp_path: Path, place: Path, format_name: str) -> None:
-    source = packed(images, tmp_path / "set", format_name, shard_bytes=1)
+    source = packed(images, tmp_path / "set", format_name, shard_size=1)
     expected = [(image.tobytes(), label) for image, label in items(open_dataset(source))]
     stage(source, StageOptions(to=place)).lease.close()
     (entry,) = evict(place)

@@ -168,7 +168,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_local_dataset_knows_its_chunks(images: Path, tmp_path: Path, format_name: str, small_chunks: None) -> None:
     """They are those that a cache of it has, so a state goes from one to the other."""
-    dataset = open_dataset(packed(images, tmp_path / "out", format_name, shard_bytes=shard_bytes(images, 4)))
+    dataset = open_dataset(packed(images, tmp_path / "out", format_name, shard_size=shard_bytes(images, 4)))
     store, bounds = dataset._samples.store, dataset._samples.chunk_bounds().tolist()
     assert isinstance(store, RecordStore)
     assert bounds == ChunkTable.of(store.manifest, store.index).bounds.tolist()
@@ -176,7 +176,7 @@ def test_a_local_dataset_knows_its_chunks(images: Path, tmp_path: Path, format_n
 
 
 def test_chunks_of_subsets_and_concatenations(images: Path, tmp_path: Path, small_chunks: None) -> None:
-    dataset = open_dataset(packed(images, tmp_path / "out", "tar", shard_bytes=shard_bytes(images, 4)))
+    dataset = open_dataset(packed(images, tmp_path / "out", "tar", shard_size=shard_bytes(images, 4)))
     bounds = dataset._samples.chunk_bounds()
     both = concat([dataset, dataset])
     assert both._samples.chunk_bounds().tolist() == [*bounds[:-1], *(bounds + 12)]

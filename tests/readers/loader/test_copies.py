@@ -67,7 +67,7 @@ def raw(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...,
                 format,
                 store=StoreOptions(store, **options),
                 labels=LabelSpec.parse(labels),
-                shard_bytes=30_000,
+                shard_size=30_000,
             )
         return made[name]
 

@@ -48,7 +48,7 @@ def folders(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tupl
     """The session's images in every format and way of storing, several shards each."""
     folder, size = tmp_path_factory.mktemp("loader"), shard_bytes(images, 5)
     return {
-        (name, store): packed(images, folder / f"{name} {store}", name, store=options, shard_bytes=size)
+        (name, store): packed(images, folder / f"{name} {store}", name, store=options, shard_size=size)
         for name in FORMATS
         for store, options in STORES.items()
     }

@@ -16,7 +16,7 @@ from packtrain.orders import BlockShuffled
 
 @pytest.fixture
 def dataset(images: Path, tmp_path: Path, format_name: str) -> PackedDataset:
-    return open_dataset(packed(images, tmp_path / "out", format_name, shard_bytes=shard_bytes(images, 4)))
+    return open_dataset(packed(images, tmp_path / "out", format_name, shard_size=shard_bytes(images, 4)))
 
 
 def located(dataset: ImageDataset, row: int) -> tuple[str, int, int]:

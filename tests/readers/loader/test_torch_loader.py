@@ -22,7 +22,7 @@ Batches = list[tuple[torch.Tensor, torch.Tensor]]
 def folders(images: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The session's images in every format, several shards each."""
     folder, size = tmp_path_factory.mktemp("loader"), shard_bytes(images, 5)
-    return {name: packed(images, folder / name, name, shard_bytes=size) for name in FORMATS}
+    return {name: packed(images, folder / name, name, shard_size=size) for name in FORMATS}
 
 
 def opened(folder: Path, **options: Any) -> PackedDataset:

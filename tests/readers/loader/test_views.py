@@ -32,7 +32,7 @@ MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
 def folder(request: pytest.FixtureRequest, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The session's images, several shards of them."""
     out = tmp_path_factory.mktemp("views") / "out"
-    return packed(images, out, "tar", store=STORES[request.param], shard_bytes=shard_bytes(images, 5))
+    return packed(images, out, "tar", store=STORES[request.param], shard_size=shard_bytes(images, 5))
 
 
 @pytest.fixture(scope="module")

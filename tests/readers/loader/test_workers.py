@@ -280,7 +280,7 @@ def test_a_shard_that_is_cut_is_told(
 
 
 def test_a_shard_that_is_missing_is_named(images: Path, tmp_path: Path) -> None:
-    dataset = open_dataset(packed(images, tmp_path / "out", "tar", shard_bytes=shard_bytes(images, 4)), to_tensor)
+    dataset = open_dataset(packed(images, tmp_path / "out", "tar", shard_size=shard_bytes(images, 4)), to_tensor)
     (tmp_path / "out" / "train-000001.tar").unlink()
     with Loader(dataset, 2, shuffle=False, num_workers=2, multiprocessing_context="fork") as loader, soon():
         for _ in range(3):

@@ -83,7 +83,7 @@ def test_every_field_of_every_format_is_in_its_chunk(format_name: str, schema: S
 
 
 def test_packed_shards_have_chunks_of_their_own(format_name: str, images: Path, tmp_path: Path) -> None:
-    folder = packed(images, tmp_path / "set", format_name, shard_bytes=shard_bytes(images, 5))
+    folder = packed(images, tmp_path / "set", format_name, shard_size=shard_bytes(images, 5))
     table = assert_laws(folder)
     shards = Manifest.load(folder).shards
     assert len(shards) > 1 and sorted(set(table.shard.tolist())) == list(range(len(shards)))
