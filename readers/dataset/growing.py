@@ -26,113 +26,75 @@ from .store import NO_LABEL, Label, Store
 _MOST_SECONDS: Final = 1e9
 
 
-class GenerationRows:
-    """Rows of a generation. From their first use on, none of its shards is deleted while this object lives.
-
-    A process that was forked, or that was sent this, takes a lease of its own when it first uses it.
-
-    Args:
-        files: The open files of the cache.
-        generation: The generation.
-        lease: A lease on it, if there is one.
-
-    Attributes:
-        files: The open files of the cache.
-        generation: The generation.
-    """
-
-    def __init__(self, files: CacheFiles, generation: Generation, lease: GenerationLease | None = None) -> None:
-        self._lease = lease
-        self.files: Final = files
-        self.generation: Final = generation
-        # The rows that begin the shards, and one past the last row.
-        self._starts = [0, *accumulate(generation.records)]
-        self._length = self._starts[-1]
-
-    def __reduce__(self) -> tuple[type[GenerationRows], tuple[CacheFiles, Generation]]:
-        return GenerationRows, (self.files, self.generation)
-
-    def __len__(self) -> int:
-        return self._length
-
-    def at(self, row: int) -> tuple[Part, int]:
-        """The shard that holds a row, and the row there; a negative row is counted from the end.
-
-        Raises:
-            IndexError: There is no such row.
-            GenerationGone: There was no lease on it, and it has gone.
-            CorruptFile: The index of its shard is damaged.
-        """
-        if not 0 <= row < self._length:
-            row = counted(row, self._length)
-        self._keep()
-        place = bisect_right(self._starts, row) - 1
-        return self.files.part(self.generation.first_shard + place, self.generation), row - self._starts[place]
-
-    def release(self) -> None:
-        """Gives up the lease. The next use takes another one."""
-        if self._lease is not None:
-            self._lease.close()
-
-    def parts(self) -> list[Part]:
-        """All shards, oldest first; raises what `at` raises."""
-        self._keep()
-        shards = range(self.generation.first_shard, self.generation.end_shard)
-        return [self.files.part(number, self.generation) for number in shards]
-
-    def _keep(self) -> None:
-        """Sees to it that this process has a lease."""
-        if self._lease is None or not self._lease.held:
-            self._lease = GenerationLease(self.files.root, self.generation.number)
-
-
 class GenerationStore(Store):
     """The records of one generation of a cache, by row and field.
 
+    From the first use on, none of its shards is deleted while this object lives. A process that was forked, or that was
+    sent this object, takes a lease of its own when it first uses it.
+
     Args:
-        rows: The rows of the generation.
+        files: The open files of the cache.
+        generation: The generation.
+        lease: A lease on the generation, if there is one.
     """
 
-    def __init__(self, rows: GenerationRows) -> None:
-        files = rows.files
-        self._rows = rows
-        self._files = files
+    def __init__(self, files: CacheFiles, generation: Generation, lease: GenerationLease | None = None) -> None:
+        self.generation: Final = generation
         self.path = files.root
         self.schema = files.schema
         self.io = files.io
         self.check = files.check
-        self._records: dict[str, GenerationRecords] = {}
+        self._files = files
+        self._lease = lease
+        # The rows that begin the shards, and one past the last row.
+        self._starts = [0, *accumulate(generation.records)]
+        self._length = self._starts[-1]
 
     @classmethod
     def open(cls, files: CacheFiles, number: int) -> Self:
-        """Opens a generation, with a lease on it.
+        """Open a generation, with a lease on it.
 
         Raises:
-            GenerationGone: It is no longer there, or is one of another cache, which has taken the place of this one.
+            GenerationGone: The generation is no longer there, or is one of another cache, which has taken the place of
+                this one.
             NotADataset: The cache has been removed.
-            CorruptFile: It is damaged.
-            UnreadableFile: It cannot be read.
+            CorruptFile: The generation is damaged.
+            UnreadableFile: The generation cannot be read.
         """
         lease = GenerationLease(files.root, number)
         generation = Generation.load(files.root, number)
         files.require_same()
-        return cls(GenerationRows(files, generation, lease))
+        return cls(files, generation, lease)
 
-    def __reduce__(self) -> tuple[type[GenerationStore], tuple[GenerationRows]]:
-        return GenerationStore, (self._rows,)
+    def __reduce__(self) -> tuple[type[GenerationStore], tuple[CacheFiles, Generation]]:
+        return GenerationStore, (self._files, self.generation)
 
     def unleased(self) -> GenerationStore:
-        """The same without a lease, until it is used."""
-        return GenerationStore(GenerationRows(self._files, self.generation))
+        """Return the same store without a lease, until it is used."""
+        return GenerationStore(self._files, self.generation)
+
+    def at(self, row: int) -> tuple[Part, int]:
+        """Return the shard that holds a row, and the row there; a negative row is counted from the end.
+
+        Raises:
+            IndexError: There is no such row.
+            GenerationGone: There was no lease on the generation, and it has gone.
+            CorruptFile: The index of the shard is damaged.
+        """
+        if not 0 <= row < self._length:
+            row = counted(row, self._length)
+        self._take_lease()
+        place = bisect_right(self._starts, row) - 1
+        return self._files.part(self.generation.first_shard + place, self.generation), row - self._starts[place]
+
+    def _take_lease(self) -> None:
+        """Take a lease, unless this process has one."""
+        if self._lease is None or not self._lease.held:
+            self._lease = GenerationLease(self._files.root, self.generation.number)
 
     @override
     def __len__(self) -> int:
-        return len(self._rows)
-
-    @property
-    def generation(self) -> Generation:
-        """The generation."""
-        return self._rows.generation
+        return self._length
 
     @property
     @override
@@ -141,14 +103,13 @@ class GenerationStore(Store):
 
     @override
     def field(self, name: str) -> GenerationRecords:
-        records = self._records.get(name)
-        if records is None:
-            records = self._records.setdefault(name, GenerationRecords(self.schema[name], self._rows))
-        return records
+        # Not kept: a store and its records that know each other would keep the lease until they are collected.
+        return GenerationRecords(self.schema[name], self)
 
     @override
     def release(self) -> None:
-        self._rows.release()
+        if self._lease is not None:
+            self._lease.close()
 
     @override
     def close_unused(self) -> None:
@@ -170,7 +131,7 @@ class GenerationStore(Store):
 
     @override
     def label(self, row: int) -> Label:
-        part, row = self._rows.at(row)
+        part, row = self.at(row)
         if self.schema.labels.kind == "none":
             return NO_LABEL
         value = part.index["label"][row]
@@ -185,7 +146,9 @@ class GenerationStore(Store):
             GenerationGone: There was no lease on the generation, and it has gone.
             CorruptFile: An index is missing or damaged.
         """
-        return np.concatenate([part.index["label"] for part in self._rows.parts()])
+        self._take_lease()
+        shards = range(self.generation.first_shard, self.generation.end_shard)
+        return np.concatenate([self._files.part(number, self.generation).index["label"] for number in shards])
 
     @override
     def line(self, row: int) -> int:
@@ -201,7 +164,7 @@ class GenerationStore(Store):
     @override
     def describe(self, row: int) -> str:
         try:
-            part, inner = self._rows.at(row)
+            part, inner = self.at(row)
         except DatasetError:
             return f"sample {self.line(row)}"
         return part.describe(inner)
@@ -220,21 +183,16 @@ class GenerationStore(Store):
 
 
 class GenerationRecords:
-    """The records of one field of a generation, by row: those of its shards. See `FieldRecords` for what is raised.
+    """The records of one field of a generation, by row: those of its shards. See `FieldRecords` for what is raised."""
 
-    Args:
-        field: The field.
-        rows: Where its rows lie.
-    """
-
-    def __init__(self, field: Field, rows: GenerationRows) -> None:
+    def __init__(self, field: Field, store: GenerationStore) -> None:
         self.field: Final = field
-        self._rows = rows
-        self._files = rows.files
+        self._store = store
+        self._files = store.opened
         self._name = field.name
 
     def _at(self, row: int) -> tuple[FieldRecords, int]:
-        part, inner = self._rows.at(row)
+        part, inner = self._store.at(row)
         return part.field(self._name), inner
 
     def read(self, row: int, on_stage: OnStage = untimed) -> memoryview | None:
