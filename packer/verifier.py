@@ -23,6 +23,7 @@ from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, Manifest, S
 from packtrain._core.opening import read_regular
 from packtrain._core.problems import reason
 from packtrain._core.typed import Mismatch, parse_json
+from packtrain._storage.location import remote_base
 from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.remote.urls import Url, place_of
 from packtrain._storage.staging.locks import lease_on
@@ -137,12 +138,9 @@ def verify(
 def _base(folder: Path) -> Url | None:
     """Return where the shards of a dataset in a folder lie, if they are objects."""
     try:
-        manifest = Manifest.load(folder)
+        return remote_base(folder, Manifest.load(folder))
     except (CorruptFile, UnreadableFile):
         return None
-    # A staged copy has the shards themselves.
-    there = (os.path.lexists(folder / shard.name) for shard in manifest.shards)
-    return Url.parse(str(manifest.base)) if manifest.in_store and not all(there) else None
 
 
 @dataclass(frozen=True)

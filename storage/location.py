@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar, overload
 
 from packtrain._core.arguments import path_of
 from packtrain._core.errors import NotThere, UsageError
-from packtrain._core.files import temporary_path
+from packtrain._core.files import write_file
 from packtrain._core.manifest import Manifest
 from packtrain._core.opening import is_stream, read_named, read_regular
 from packtrain._core.paths import is_address
@@ -133,20 +132,13 @@ def write(location: Location, data: bytes, objects: Objects, *, new: bool = Fals
         OSError: The file cannot be written.
         RemoteError: The same, of an object.
     """
-    if not isinstance(location, Path):
+    if isinstance(location, Url):
         return objects.write(location, data, new=new)
-    temporary = temporary_path(location)
     try:
-        temporary.write_bytes(data)
-        if not new:
-            temporary.rename(location)
-            return True
-        with suppress(FileExistsError):
-            os.link(temporary, location)
-            return True
+        write_file(location, [data], exclusive=new, durable=False)
+    except FileExistsError:
         return False
-    finally:
-        temporary.unlink(missing_ok=True)
+    return True
 
 
 def remove(location: Location, objects: Objects) -> None:
@@ -219,6 +211,14 @@ def shard_place(dataset: Location, manifest: Manifest, number: int) -> Location:
 def shard_place(dataset: Location, manifest: Manifest, number: int) -> Location:
     """Return the location of a shard of the dataset at `dataset`. Raises: As `linked`."""
     return linked(dataset, manifest.shards[number].name, elsewhere(manifest, number))
+
+
+def remote_base(folder: Path, manifest: Manifest) -> Url | None:
+    """Return the address that the shards of a dataset in a folder start from; None if they lie on this machine."""
+    # The last one, because a copy that is staged in part has the first.
+    if not manifest.in_store or not manifest.shards or os.path.lexists(folder / manifest.shards[-1].name):
+        return None
+    return Url.parse(str(manifest.base))
 
 
 def elsewhere(manifest: Manifest, number: int) -> str | None:

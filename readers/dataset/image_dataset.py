@@ -20,6 +20,7 @@ from packtrain._core.errors import DatasetError, StagingError, UsageError
 from packtrain._core.manifest import Manifest
 from packtrain._core.paths import is_url, local_path
 from packtrain._core.schema import IMAGE, PAIR, Schema
+from packtrain._storage.location import remote_base
 
 from .combined import combined
 from .rows import owned
@@ -404,11 +405,10 @@ def _opened(
 def _has_shards_elsewhere(path: str | os.PathLike[str]) -> bool:
     """True for a folder of this machine whose shards are objects in a store."""
     try:
-        manifest = Manifest.load(Path(path))
+        return remote_base(Path(path), Manifest.load(Path(path))) is not None
     except (DatasetError, OSError):
         # Who opens it says what is wrong.
         return False
-    return manifest.in_store and not os.path.lexists(Path(path, manifest.shards[-1].name))
 
 
 def _staged(path: str | os.PathLike[str], to: str | os.PathLike[str] | StageOptions) -> Staged:

@@ -22,6 +22,7 @@ from packtrain._core.errors import CorruptFile, UsageError
 from packtrain._core.manifest import INDEX, Manifest
 from packtrain._core.mounts import is_network
 from packtrain._core.opening import open_regular
+from packtrain._storage.location import remote_base
 
 IO: Final = ("auto", "mmap", "pread")
 Io = Literal["mmap", "pread"]
@@ -194,8 +195,7 @@ class DatasetShards(Shards):
     def __init__(self, folder: Path, manifest: Manifest, io: str) -> None:
         self._folder = folder
         self._manifest = manifest
-        # The last one, because a copy that is staged in part has the first.
-        if manifest.shards and manifest.in_store and not os.path.lexists(folder / manifest.shards[-1].name):
+        if remote_base(folder, manifest) is not None:
             raise UsageError(
                 f"{folder} has its shards in {manifest.base}, so say where what is read of them may be kept, and how "
                 f'much of that: open_dataset("{folder}", stage="/nvme", budget="200GiB"); or make a copy: `packtrain '

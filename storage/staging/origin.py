@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -168,18 +169,28 @@ class Origin:
             raise NotADataset(why, file=MANIFEST) from error
         return Manifest.parse(data, folder / MANIFEST)
 
-    def plan(self) -> bytes:
-        """Reads plan.json, whatever it holds.
+    def plan(self, manifest: Manifest) -> bytes:
+        """Read the plan that the dataset was packed with; once more if it does not arrive as it was written.
 
         Raises:
+            SourceChanged: It is another plan.
             CorruptFile: It cannot be read.
+            RemoteError: The object store does not give it.
         """
-        try:
-            return read(self.location / PLAN, _MOST_PLAN_BYTES, self._objects)
-        except NotThere as error:
-            raise CorruptFile(f"{self.location}: {PLAN} is missing", file=PLAN) from error
-        except OSError as error:
-            raise CorruptFile(f"{self.location}: {PLAN} cannot be read ({error.strerror})", file=PLAN) from error
+        for _ in range(2):
+            try:
+                data = read(self.location / PLAN, _MOST_PLAN_BYTES, self._objects)
+            except NotThere as error:
+                raise CorruptFile(f"{self.location}: {PLAN} is missing", file=PLAN) from error
+            except OSError as error:
+                raise CorruptFile(f"{self.location}: {PLAN} cannot be read ({error.strerror})", file=PLAN) from error
+            if hashlib.sha256(data).hexdigest() == manifest.plan_sha256:
+                return data
+        raise SourceChanged(
+            f"{self.location}: {PLAN} is not the plan that the dataset was packed with. Either it was changed, or what "
+            f"holds it returns wrong data: `packtrain verify {self.location}` lists all damage",
+            file=PLAN,
+        )
 
     def at(self, file: SourceFile) -> Location:
         """Return the location of a file."""

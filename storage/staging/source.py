@@ -12,7 +12,7 @@ from typing import Final, Self
 
 from crc32c import crc32c
 
-from packtrain._core.errors import SourceChanged, StagingError
+from packtrain._core.errors import StagingError
 from packtrain._core.files import file_errors
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, Manifest
 
@@ -59,7 +59,9 @@ class SourceDataset:
         """
         origin = Origin(location, objects)
         manifest = origin.manifest()
-        return cls(origin, manifest, key_of(manifest), (_plan(origin, manifest), *_files(manifest)))
+        data = origin.plan(manifest)
+        plan = SourceFile(PLAN, len(data), crc32c(data))
+        return cls(origin, manifest, key_of(manifest), (plan, *_files(manifest)))
 
     @classmethod
     def without_plan(cls, origin: Origin, manifest: Manifest) -> Self:
@@ -97,30 +99,6 @@ def overhead_bytes(manifest: Manifest) -> int:
     files = 1 + sum(1 for _ in manifest.files()) + len(manifest.columns)
     notes = 64 * (manifest.bytes // (1 << 20)) + 320 * files
     return -(-(len(manifest.dump()) + notes) // BLOCK) * BLOCK + 8 * BLOCK
-
-
-def plan_of(origin: Origin, manifest: Manifest) -> bytes:
-    """Reads the plan that a dataset was packed with; once more if it does not arrive as it was written.
-
-    Raises:
-        SourceChanged: It is another plan.
-        CorruptFile: It cannot be read.
-        RemoteError: The object store does not give it.
-    """
-    for _ in range(2):
-        data = origin.plan()
-        if hashlib.sha256(data).hexdigest() == manifest.plan_sha256:
-            return data
-    raise SourceChanged(
-        f"{origin.location}: {PLAN} is not the plan that the dataset was packed with. Either it was changed, or what "
-        f"holds it returns wrong data: `packtrain verify {origin.location}` lists all damage",
-        file=PLAN,
-    )
-
-
-def _plan(origin: Origin, manifest: Manifest) -> SourceFile:
-    data = plan_of(origin, manifest)
-    return SourceFile(PLAN, len(data), crc32c(data))
 
 
 def _files(manifest: Manifest) -> Iterator[SourceFile]:

@@ -32,7 +32,7 @@ from ..staging.options import StageOptions, require_cache
 from ..staging.origin import Origin
 from ..staging.pieces import Journal
 from ..staging.root import Root
-from ..staging.source import SourceDataset, plan_of
+from ..staging.source import SourceDataset
 from ..staging.stager import Staged, find_complete
 from ..staging.transfer import copy_files
 from .chunks import ChunkTable
@@ -189,7 +189,7 @@ def _build(root: Root, key: str, source: SourceDataset, url: Url) -> Folder:
 def _furnish(copy: Folder, source: SourceDataset) -> Folder:
     """Copies what every reader needs. Returns the folder of the dataset, which is this process's alone."""
     dataset = copy.own_folder(_DATA).own_folder(STREAMED)
-    dataset.write(PLAN, plan_of(source.origin, source.manifest))
+    dataset.write(PLAN, source.origin.plan(source.manifest))
     with Journal(copy) as journal:
         copy_files(source.origin, dataset, source.shared, journal)
     dataset.write(MANIFEST, source.manifest.dump())
