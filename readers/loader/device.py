@@ -22,6 +22,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import torch
@@ -43,6 +44,31 @@ Decode = Callable[[Any, Batch], tuple[Any, Batch]]
 Finish = Callable[[Any, Batch], Any]
 
 
+@dataclass(frozen=True)
+class BatchSteps:
+    """The steps from the arrays of a batch to what the consumer gets, on whatever device.
+
+    Attributes:
+        tensors: Makes tensors over the arrays of a batch.
+        decode: Decodes the images of a batch that are not decoded yet, see `Decoding`.
+        finish: Runs the steps on tensors that are left, on a batch of these tensors.
+        postprocess: Casts, normalises and transforms the batch.
+    """
+
+    tensors: Callable[..., Any]
+    decode: Decode
+    finish: Finish
+    postprocess: Postprocess
+
+    def last(self, value: Any, batch: Batch) -> Any:
+        """Return what the consumer gets, for a batch whose images are decoded; None if no samples are left."""
+        return self.postprocess(self.finish(value, batch), batch.job) if batch.made.size else None
+
+    def dropped(self) -> BatchSteps:
+        """Return steps that do not refer to a dataset: a pass that the consumer still has must not keep it."""
+        return replace(self, decode=undecoding, finish=_unfinished)
+
+
 class Transfer(Protocol):
     """Turns the batches of an engine into what the consumer gets."""
 
@@ -61,26 +87,12 @@ class HostTransfer(Transfer):
     """Postprocesses each batch in this process, when it is asked for.
 
     Args:
-        postprocess: What to do with a batch.
-        tensors: Makes tensors over the arrays of a batch, see `assembled`.
-        decode: Decodes the images of a batch that are not yet, see `Decoding`.
-        finish: Runs the steps on tensors that are left, on a batch of these tensors.
+        steps: The steps.
         pin: True to hand out batches in pinned memory, from which a GPU can copy directly.
     """
 
-    def __init__(
-        self,
-        postprocess: Postprocess,
-        tensors: Callable[..., Any],
-        decode: Decode,
-        finish: Finish,
-        *,
-        pin: bool = False,
-    ) -> None:
-        self._postprocess = postprocess
-        self._tensors = tensors
-        self._decode = decode
-        self._finish = finish
+    def __init__(self, steps: BatchSteps, *, pin: bool = False) -> None:
+        self._steps = steps
         self._pin = pin
 
     @override
@@ -90,19 +102,16 @@ class HostTransfer(Transfer):
 
     @override
     def close(self) -> None:
-        self._decode, self._finish = undecoding, _unfinished
+        self._steps = self._steps.dropped()
 
     def _handed_over(self, batch: Batch) -> Batch:
-        job = batch.job
+        steps = self._steps
         if not batch.made.size:
-            return Batch(job, batch.made, None)
+            return Batch(batch.job, batch.made, None)
         # If labels were a view, they would keep the slot with the images in use.
-        value, batch = self._decode(self._tensors(batch, apart=True), batch)
-        made = batch.made
-        if not made.size:
-            return Batch(job, made, None)
-        value = self._postprocess(self._finish(value, batch), job)
-        return Batch(job, made, mapped(torch.Tensor.pin_memory, value) if self._pin else value)
+        value, batch = steps.decode(steps.tensors(batch, apart=True), batch)
+        value = steps.last(value, batch)
+        return Batch(batch.job, batch.made, mapped(torch.Tensor.pin_memory, value) if self._pin else value)
 
 
 class Accelerator(Protocol):
@@ -213,27 +222,13 @@ class DeviceTransfer(Transfer):
 
     Args:
         accelerator: The accelerator.
-        postprocess: What to do with a batch.
-        tensors: Makes tensors over the arrays of a batch, see `assembled`.
-        decode: Decodes the images of a batch that are not yet, see `Decoding`.
-        finish: Runs the steps on tensors that are left, on a batch of these tensors.
+        steps: The steps.
         engine: Makes the batches.
     """
 
-    def __init__(
-        self,
-        accelerator: Accelerator,
-        postprocess: Postprocess,
-        tensors: Callable[..., Any],
-        decode: Decode,
-        finish: Finish,
-        engine: Engine,
-    ) -> None:
+    def __init__(self, accelerator: Accelerator, steps: BatchSteps, engine: Engine) -> None:
         self._accelerator = accelerator
-        self._postprocess = postprocess
-        self._tensors = tensors
-        self._decode = decode
-        self._finish = finish
+        self._steps = steps
         self._engine = engine
         self._release: Callable[[], Any] = lambda: None
         self._registered = range(0)
@@ -280,27 +275,24 @@ class DeviceTransfer(Transfer):
     def close(self) -> None:
         self._release()
         self._registered = range(0)
-        self._decode, self._finish = undecoding, _unfinished
+        self._steps = self._steps.dropped()
 
     def _begun(self, batch: Batch) -> tuple[Batch, Event | None]:
         """Queues all work on a batch, which is done at the event."""
-        accelerator, job = self._accelerator, batch.job
+        accelerator, steps, after = self._accelerator, self._steps, batch.after
         if not batch.made.size:
-            return Batch(job, batch.made, None), None
-        after = batch.after
+            return Batch(batch.job, batch.made, None), None
         with accelerator.stream():
             try:
-                value = mapped(self._copied, self._tensors(batch, apart=False))
+                value = mapped(self._copied, steps.tensors(batch, apart=False))
                 # Reads the slot, too, but no longer once it returns.
-                value, batch = self._decode(value, batch)
+                value, batch = steps.decode(value, batch)
             finally:
                 # Even after an error, the slot may be read.
                 if after is not None:
                     after(accelerator.event())
-            if not batch.made.size:
-                return Batch(job, batch.made, None), None
-            value = self._postprocess(self._finish(value, batch), job)
-        return Batch(job, batch.made, value), accelerator.event()
+            value = steps.last(value, batch)
+        return Batch(batch.job, batch.made, value), accelerator.event()
 
     def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_cuda:
@@ -343,20 +335,11 @@ def _release(owner: int, accelerator: Accelerator, memory: Any) -> None:
     accelerator.unregister(memory)
 
 
-def transfer_of(
-    device: torch.device | None,
-    postprocess: Postprocess,
-    tensors: Callable[..., Any],
-    finish: Finish,
-    engine: Engine,
-    *,
-    pin: bool,
-    decode: Decode = undecoding,
-) -> Transfer:
-    """The transfer from an engine to a device; None: the batches stay where they were made."""
+def transfer_of(device: torch.device | None, steps: BatchSteps, engine: Engine, *, pin: bool) -> Transfer:
+    """Return the transfer from an engine to a device; without a device, batches stay where they were made."""
     if device is not None and device.type == "cuda":
-        return DeviceTransfer(Cuda(device), postprocess, tensors, decode, finish, engine)
-    return HostTransfer(postprocess, tensors, decode, finish, pin=pin)
+        return DeviceTransfer(Cuda(device), steps, engine)
+    return HostTransfer(steps, pin=pin)
 
 
 def device_of(name: str | torch.device | None, decode: str = "cpu") -> torch.device | None:

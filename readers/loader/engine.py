@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from multiprocessing.context import BaseContext
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -19,7 +18,7 @@ from .batches import BatchMaker, Made, Probe
 from .randomness import preserved
 from .slots import Event, Slots
 from .worker import NO_TICKET, Ticket
-from .workers import Workers
+from .workers import WorkerOptions, Workers
 
 # Slots for what the consumer holds: the batch it works on, and the one it asks for before it drops that.
 _HELD: Final = 2
@@ -174,31 +173,17 @@ class ParallelEngine(Engine):
     Args:
         maker: Makes batches.
         probe: The samples that show what a batch looks like.
-        workers: Number of worker processes.
-        prefetch_factor: Number of batches to make ahead, for each worker.
-        context: Starts the processes.
-        init: Called in each worker with its number.
-        timeout: Seconds to wait for a result of any worker; 0: for ever.
+        options: How the workers are started.
 
     Raises:
         LoaderError: There is not enough memory for the batches, or a worker cannot be started.
         PacktrainError: None of the samples can be made.
     """
 
-    def __init__(
-        self,
-        maker: BatchMaker,
-        probe: Probe,
-        workers: int,
-        prefetch_factor: int,
-        context: BaseContext,
-        init: Callable[[int], None] | None = None,
-        *,
-        timeout: float = 0,
-    ) -> None:
-        self._ahead = workers * prefetch_factor
-        self._board = Board(workers)
-        self._workers = Workers(maker, self._board, probe, context, init, timeout=timeout)
+    def __init__(self, maker: BatchMaker, probe: Probe, options: WorkerOptions) -> None:
+        self._ahead = options.count * options.prefetch_factor
+        self._board = Board(options.count)
+        self._workers = Workers(maker, self._board, probe, options)
         try:
             self.layout = self._workers.layout()
             self._furnish()
@@ -207,7 +192,7 @@ class ParallelEngine(Engine):
             raise
         self._retired: list[Slots] = []
         """Slots of batches of another size, of which the consumer still has some."""
-        self._counters = Counters(self._board.words(workers))
+        self._counters = Counters(self._board.words(options.count))
         self._next = 0
         """Number of the next ticket."""
         self._first = 0

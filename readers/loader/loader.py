@@ -37,6 +37,7 @@ from .sampler import SamplerOrder
 from .samples import SampleMaker, emptied
 from .schedule import Schedule
 from .state import LoaderState, identity_of
+from .workers import WorkerOptions
 
 if TYPE_CHECKING:
     import torch
@@ -218,12 +219,14 @@ class Loader:
         )
         self._hooks = self._hooks_of(partial(order_of, sampler=sampler, shuffle=shuffle))
         self._options = PipelineOptions(
-            self.num_workers,
-            self.prefetch_factor,
-            context_of(multiprocessing_context),
-            # Not an attribute: Lightning would set it.
-            function("worker_init_fn", worker_init_fn),
-            self.timeout,
+            WorkerOptions(
+                self.num_workers,
+                self.prefetch_factor,
+                context_of(multiprocessing_context),
+                # Not an attribute: Lightning would set it.
+                function("worker_init_fn", worker_init_fn),
+                self.timeout,
+            ),
             self.device,
             Postprocess(mean, std, dtype, batch_transform),
             pins(flag("pin_memory", pin_memory), self.device),

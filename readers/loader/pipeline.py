@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
-from multiprocessing.context import BaseContext
 from typing import Any, Final
 
 import numpy.typing as npt
@@ -21,11 +20,12 @@ from .arena import Field, Layout
 from .batches import BatchMaker, Probe
 from .blob import unpacked
 from .decoding import UndecodedImages
-from .device import Decode, Transfer, transfer_of, undecoding
+from .device import BatchSteps, Decode, Transfer, transfer_of, undecoding
 from .encoded import PLANS, SPILT, read
 from .engine import Batch, Engine, Job, ParallelEngine, SerialEngine
 from .finishing import Finishing
 from .postprocess import Postprocess
+from .workers import WorkerOptions
 
 _PRESENT: Final = f"{PRESENT}."
 _REPLAYED: Final = 4
@@ -37,11 +37,7 @@ class PipelineOptions:
     """Options of a pipeline, none of which changes what is in a batch but `postprocess`.
 
     Attributes:
-        workers: Number of worker processes; 0: batches are made in this process.
-        prefetch_factor: Number of batches that each worker makes ahead.
-        context: Starts the processes.
-        init: Called in each worker with its number.
-        timeout: Seconds to wait for the workers; 0: for ever.
+        workers: The worker processes.
         device: Device of the batches; None: they stay where they were made.
         postprocess: What is done with them there.
         pin: True to hand them out in pinned memory.
@@ -49,11 +45,7 @@ class PipelineOptions:
         engine: Makes the engine in place of the one with workers; None: that one.
     """
 
-    workers: int
-    prefetch_factor: int
-    context: BaseContext
-    init: Callable[[int], None] | None
-    timeout: float
+    workers: WorkerOptions
     device: torch.device | None
     postprocess: Postprocess
     pin: bool
@@ -109,12 +101,13 @@ class Pipeline:
             self._meter.attach(self._engine.counters())
         if self._transfer is None:
             # Nothing here may refer to the loader, so that it ends its workers as soon as it is dropped.
-            tensors = partial(_assembled, layout=self._engine.layout)
-            decode = undecoding if options.decode is None else options.decode(maker)
-            finish = partial(_finished, maker.finishing, self._engine.layout)
-            self._transfer = transfer_of(
-                options.device, options.postprocess, tensors, finish, self._engine, pin=options.pin, decode=decode
+            steps = BatchSteps(
+                partial(_assembled, layout=self._engine.layout),
+                undecoding if options.decode is None else options.decode(maker),
+                partial(_finished, maker.finishing, self._engine.layout),
+                options.postprocess,
             )
+            self._transfer = transfer_of(options.device, steps, self._engine, pin=options.pin)
         return _replayed(jobs, self._make) if replays else self._make(jobs)
 
     def close(self) -> None:
@@ -148,17 +141,7 @@ class Pipeline:
         options = self._options
         if options.engine is not None:
             return options.engine(maker, probe)
-        if not options.workers:
-            return SerialEngine(maker, probe)
-        return ParallelEngine(
-            maker,
-            probe,
-            options.workers,
-            options.prefetch_factor,
-            options.context,
-            options.init,
-            timeout=options.timeout,
-        )
+        return ParallelEngine(maker, probe, options.workers) if options.workers.count else SerialEngine(maker, probe)
 
     def _make(self, jobs: Iterator[Job]) -> Iterator[Batch]:
         assert self._engine is not None and self._transfer is not None

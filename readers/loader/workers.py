@@ -15,6 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
@@ -54,6 +55,25 @@ _NOTEBOOK: Final = (
 )
 
 
+@dataclass(frozen=True)
+class WorkerOptions:
+    """Options of the worker processes.
+
+    Attributes:
+        count: Number of processes; 0: batches are made in this process.
+        prefetch_factor: Number of batches that each makes ahead.
+        context: Starts the processes.
+        init: Called in each of them with its number.
+        timeout: Seconds to wait for a result; 0: for ever.
+    """
+
+    count: int
+    prefetch_factor: int
+    context: BaseContext
+    init: Callable[[int], None] | None = None
+    timeout: float = 0
+
+
 class Workers:
     """Worker processes that fill the slots of an arena.
 
@@ -64,25 +84,14 @@ class Workers:
         maker: Makes batches.
         board: The board of the arena that batches are written to.
         probe: The samples that show what a batch looks like.
-        context: Starts the processes.
-        init: Called in each worker with its number.
-        timeout: Seconds to wait for a result; 0: for ever.
+        options: How they are started.
 
     Raises:
         LoaderError: A worker cannot be started.
         UsageError: Something cannot be sent to it, or this process may not start any.
     """
 
-    def __init__(
-        self,
-        maker: BatchMaker,
-        board: Board,
-        probe: Probe,
-        context: BaseContext,
-        init: Callable[[int], None] | None = None,
-        *,
-        timeout: float = 0,
-    ) -> None:
+    def __init__(self, maker: BatchMaker, board: Board, probe: Probe, options: WorkerOptions) -> None:
         if multiprocessing.current_process().daemon:
             raise UsageError(
                 "this is a daemonic process, which cannot start the loader's workers: give num_workers=0, or start the "
@@ -91,8 +100,9 @@ class Workers:
         self._describe: Callable[[int], str] = maker.samples.describe
         self._common = common_to(maker)
         self._board = board
-        self._timeout: Final = timeout or None
-        self._spawned: Final = context.get_start_method() != "fork"
+        self._options: Final = options
+        self._timeout: Final = options.timeout or None
+        self._forks: Final = options.context.get_start_method() == "fork"
         self._known: Final = definitions()
         self._recipe: Recipe | None = None
         self._unsent: deque[bytes] = deque()
@@ -105,7 +115,7 @@ class Workers:
         self._finalizer = weakref.finalize(self, _end, os.getpid(), self._started, self._tickets, self._selector, board)
         try:
             for number in range(board.workers):
-                self._start(number, maker, theirs, probe, context, init)
+                self._start(number, maker, theirs, probe)
         except OSError as error:
             self._finalizer()
             hint = (
@@ -118,25 +128,18 @@ class Workers:
         finally:
             theirs.close()
 
-    def _start(
-        self,
-        number: int,
-        maker: BatchMaker,
-        tickets: socket.socket,
-        probe: Probe,
-        context: BaseContext,
-        init: Callable[[int], None] | None,
-    ) -> None:
+    def _start(self, number: int, maker: BatchMaker, tickets: socket.socket, probe: Probe) -> None:
+        context, inherited = self._options.context, (self._tickets,) * self._forks
         ours, theirs = context.Pipe(duplex=False)
-        lifeline, forks = Lifeline(), context.get_start_method() == "fork"
+        lifeline = Lifeline()
         assignment = Assignment(
-            number, maker, self._board, probe, tickets, theirs, lifeline.child, (self._tickets,) * forks, init
+            number, maker, self._board, probe, tickets, theirs, lifeline.child, inherited, self._options.init
         )
         process: Any = context.Process(  # type: ignore[attr-defined]
             target=run, args=(assignment,), name=f"packtrain-loader-{number}", daemon=True
         )
         self._board.note(number, -1)
-        if not forks:
+        if not self._forks:
             # Otherwise the first worker would start it, which unblocks Ctrl-C.
             resource_tracker.ensure_running()
         # Until the process itself ignores Ctrl-C, it must not be interrupted by it.
@@ -291,7 +294,7 @@ class Workers:
         process.join(_PATIENCE)
         code = process.exitcode or 0
         hint = "what it wrote to stderr may say why"
-        if self._spawned:
+        if not self._forks:
             hint += _SCRIPT if getattr(sys.modules["__main__"], "__file__", None) else _NOTEBOOK
         how, hint = how_ended(code), _HINTS.get(-code, hint)
         return LoaderError(f"loader worker {number} (process {process.pid}) {how} {self._where(number)}: {hint}")
