@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from typing_extensions import Unpack, override
+from typing_extensions import Unpack
 
 from packtrain._core.arguments import choice
-from packtrain._readers.loader.arguments import REFUSED, Refused, loader_class
-from packtrain._readers.loader.batches import BatchMaker, Probe
-from packtrain._readers.loader.engine import Engine
+from packtrain._readers.loader.arguments import REFUSED, Refused, loader_class, prefetch_factor_of
+from packtrain._readers.loader.engine import Backend
 from packtrain._readers.loader.loader import CommonOptions, Loader
 
 from .arguments import DECODE, gpu_of, hints_of, require_dali, threads_of
@@ -93,33 +91,19 @@ class DaliLoader(Loader):
     ) -> None:
         self.num_threads: Final = threads_of(num_threads)
         self.decode: Final = choice("decode", decode, DECODE)
-        self._gpu: Final = gpu_of(self.decode, options.get("device"))
-        self._hints: Final = hints_of(
-            self.decode,
-            host_memory_padding=host_memory_padding,
-            device_memory_padding=device_memory_padding,
-            preallocate_width_hint=preallocate_width_hint,
-            preallocate_height_hint=preallocate_height_hint,
+        dali = DaliOptions(
+            self.num_threads,
+            prefetch_factor_of(options.get("prefetch_factor")),
+            gpu_of(self.decode, options.get("device")),
+            hints_of(
+                self.decode,
+                host_memory_padding=host_memory_padding,
+                device_memory_padding=device_memory_padding,
+                preallocate_width_hint=preallocate_width_hint,
+                preallocate_height_hint=preallocate_height_hint,
+            ),
         )
+        shown = f"threads={self.num_threads}, decode={self.decode}"
+        self._backend = Backend(partial(DaliEngine, dali), shown, undecoded=True, threads=self.num_threads)
         require_dali()
         super().__init__(dataset, batch_size, num_workers=0, **options)
-
-    @property
-    @override
-    def _undecoded(self) -> bool:
-        return True
-
-    @property
-    @override
-    def _decoding_threads(self) -> int:
-        return self.num_threads
-
-    @property
-    @override
-    def _engine_maker(self) -> Callable[[BatchMaker, Probe], Engine] | None:
-        return partial(DaliEngine, DaliOptions(self.num_threads, self.prefetch_factor, self._gpu, self._hints))
-
-    @property
-    @override
-    def _made_by(self) -> str:
-        return f"threads={self.num_threads}, decode={self.decode}"

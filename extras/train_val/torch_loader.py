@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, Final
@@ -14,8 +14,9 @@ from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 from typing_extensions import override
 
 from packtrain._core.errors import LoaderError, PacktrainError
+from packtrain._readers.loader.arguments import prefetch_factor_of, workers_of
 from packtrain._readers.loader.batches import BatchMaker, Made, Probe
-from packtrain._readers.loader.engine import Batch, Engine, Job
+from packtrain._readers.loader.engine import Backend, Batch, Engine, Job
 from packtrain._readers.loader.loader import Loader
 from packtrain._readers.loader.randomness import preserved
 from packtrain._readers.loader.samples import sendable
@@ -35,12 +36,12 @@ class TorchLoader(Loader):
     """
 
     def __init__(self, dataset: Dataset[Any], batch_size: int, **options: Any) -> None:
+        workers, ahead = (
+            workers_of(options.get("num_workers", "auto")),
+            prefetch_factor_of(options.get("prefetch_factor")),
+        )
+        self._backend = Backend(partial(TorchEngine, workers, ahead))
         super().__init__(dataset, batch_size, collate_fn=stacked, **options)
-
-    @property
-    @override
-    def _engine_maker(self) -> Callable[[BatchMaker, Probe], Engine]:
-        return partial(TorchEngine, self.num_workers, self.prefetch_factor)
 
 
 class TorchEngine(Engine):

@@ -369,11 +369,6 @@ class Arena:
         self._slot_type = ctypes.c_ubyte * layout.slot_bytes
 
     @classmethod
-    def behind(cls, board: Board) -> Self:
-        """The arena that another process has made and announced on the board."""
-        return cls.of(board, board.announced())
-
-    @classmethod
     def of(cls, board: Board, announced: Announced) -> Self:
         """The arena that another process has announced."""
         return cls(board, announced.layout, announced.slots, announced.start)

@@ -155,6 +155,15 @@ def workers_of(num_workers: int | Literal["auto"]) -> int:
     return cores_per_rank() if num_workers == "auto" else whole("num_workers", num_workers, 0)
 
 
+def prefetch_factor_of(prefetch_factor: int | None) -> int:
+    """Return the number of batches that each worker makes ahead.
+
+    Raises:
+        UsageError: It is not a whole number, at least 1.
+    """
+    return 2 if prefetch_factor is None else whole("prefetch_factor", prefetch_factor, 1)
+
+
 def context_of(start_method: str | BaseContext | None) -> BaseContext:
     """The multiprocessing context that starts the workers.
 

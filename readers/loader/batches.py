@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +25,6 @@ from .finishing import Finishing
 from .generators import Seeder
 from .samples import SampleMaker, blamed, image_and_label
 from .writing import Target, Writer
-
-if TYPE_CHECKING:
-    from torch.utils.data import Dataset
 
 # Mixed into the key, so that `collate_fn` does not draw the same numbers as a sample.
 _COLLATE: Final = 0x636F6C6C617465
@@ -113,17 +110,12 @@ class BatchMaker:
         self.collate_fn: Final = collate_fn
         self.finishing: Final = Finishing(samples, leave=leave)
         self.skip: Final = skip
-        self._leave = leave
         self._seeder = Seeder(collate_fn)
 
-    def of(self, dataset: Dataset[Any]) -> Self:
-        """The same for a dataset as it is now; for the dataset it has, this one itself."""
-        if self.samples.same_dataset(dataset):
-            self.samples.look_again()
-            self._seeder.look_again()
-            return self
-        samples = self.samples.of(dataset)
-        return type(self)(samples, self.collate_fn, skip=self.skip, leave=self._leave)
+    def look_again(self) -> None:
+        """Prepare for a dataset that is not packtrain's, or a function, to have changed."""
+        self.samples.look_again()
+        self._seeder.look_again()
 
     def sample(self, key: int, position: int, row: int) -> Any:
         """The sample at a position, with its fields: what `collate_fn` gets, or what becomes a row of the arrays."""

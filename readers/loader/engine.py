@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -105,6 +106,23 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Ends what was started."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """Makes batches in place of the loader's own workers.
+
+    Attributes:
+        engine: Makes the engine; None: the loader's own one.
+        description: Its settings, for `repr`.
+        undecoded: True if batches are made with undecoded images.
+        threads: Number of threads that decode in place of workers.
+    """
+
+    engine: Callable[[BatchMaker, Probe], Engine] | None = None
+    description: str = ""
+    undecoded: bool = False
+    threads: int = 0
 
 
 class SerialEngine(Engine):

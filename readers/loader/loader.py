@@ -18,13 +18,21 @@ from ..dataset.growing import GrowingDataset
 from ..dataset.image_dataset import is_remote
 from ..monitoring.figures import setup_of
 from ..monitoring.stats import Meter
-from .arguments import context_of, loader_class, order_of, require_dataset, with_transform, workers_of
-from .batches import BatchMaker, Made, Probe
+from .arguments import (
+    context_of,
+    loader_class,
+    order_of,
+    prefetch_factor_of,
+    require_dataset,
+    with_transform,
+    workers_of,
+)
+from .batches import BatchMaker, Made
 from .chunk_cache import ChunkCacheHooks
 from .cuda_decoder import decode_of
 from .dataset_hooks import DatasetHooks
 from .device import device_of, pins
-from .engine import Batch, Engine
+from .engine import Backend, Batch
 from .frameworks import UNPREPARED, EpochSampler, holds_gradients, sampler_of
 from .generations import GenerationHooks
 from .order import Order
@@ -189,19 +197,20 @@ class Loader:
         self.drop_last: Final = flag("drop_last", drop_last)
         self._sampler: Final = sampler
         self.num_workers: Final = workers_of(num_workers)
-        self.prefetch_factor: Final = 2 if prefetch_factor is None else whole("prefetch_factor", prefetch_factor, 1)
+        self.prefetch_factor: Final = prefetch_factor_of(prefetch_factor)
         self.timeout: Final = number("timeout", timeout, 0, _LONGEST, "a number of seconds, at least 0")
         self.device: Final = device_of(device, decode)
         self._dataset = require_dataset(dataset)
         self._ranks = Ranks(rank, world_size)
         self._decode = decode_of(decode, self.device)
-        self._first_maker: Final = partial(
+        backend, undecoded = self._backend, self._backend.undecoded or self._decode is not None
+        self._maker_of: Final = partial(
             _maker_of,
             fields=fields,
             collate_fn=function("collate_fn", collate_fn),
             skip=choice("on_error", on_error, ("raise", "skip")) == "skip",
             leave=self.device is not None and self.device.type == "cuda",
-            undecoded=self._undecoded,
+            undecoded=undecoded,
         )
         self._last_maker: BatchMaker | None = None
         """Makes the batches of the present pass; None after `close`, so that a loader keeps no generation."""
@@ -215,7 +224,7 @@ class Loader:
             identity_of(maker.samples.stores),
         )
         self.stats: Final = Meter(
-            setup_of(self.num_workers, maker.samples.stores, undecoded=self._undecoded, threads=self._decoding_threads)
+            setup_of(self.num_workers, maker.samples.stores, undecoded=undecoded, threads=backend.threads)
         )
         self._hooks = self._hooks_of(partial(order_of, sampler=sampler, shuffle=shuffle))
         self._options = PipelineOptions(
@@ -231,7 +240,7 @@ class Loader:
             Postprocess(mean, std, dtype, batch_transform),
             pins(flag("pin_memory", pin_memory), self.device),
             self._decode,
-            self._engine_maker,
+            backend.engine,
         )
         self._options.postprocess.check(maker.samples.finishers)
         self._pipeline = Pipeline(self._options, self.stats)
@@ -247,6 +256,8 @@ class Loader:
 
     _arguments: ClassVar[frozenset[str]]
     """The arguments of the constructor. Only packtrain's own classes say theirs."""
+    _backend = Backend()
+    """Makes the batches. A subclass sets its own before it calls the constructor."""
 
     def _hooks_of(self, order: Callable[[Any], Order]) -> DatasetHooks:
         """Return the hooks for the dataset; see their classes for errors."""
@@ -256,26 +267,6 @@ class Loader:
         if is_remote(dataset):
             return ChunkCacheHooks(progress, dataset, self.batch_size, ranks, meter)
         return DatasetHooks(progress)
-
-    @property
-    def _undecoded(self) -> bool:
-        """True if batches are made with undecoded images."""
-        return self._decode is not None
-
-    @property
-    def _decoding_threads(self) -> int:
-        """Number of threads that decode in place of workers."""
-        return 0
-
-    @property
-    def _engine_maker(self) -> Callable[[BatchMaker, Probe], Engine] | None:
-        """Function that makes an engine in place of the one with workers."""
-        return None
-
-    @property
-    def _made_by(self) -> str:
-        """Description of who makes the batches, for `repr`."""
-        return f"workers={self.num_workers}" + ("" if self._decode is None else ", decode='cuda'")
 
     @property
     def dataset(self) -> Any:
@@ -319,8 +310,10 @@ class Loader:
     def __repr__(self) -> str:
         progress, (rank, world_size) = self._progress, self._ranks.now()
         order = type(progress.order if self._sampler is None else self._sampler).__name__
+        decode = "" if self._decode is None else ", decode='cuda'"
+        made_by = self._backend.description or f"workers={self.num_workers}{decode}"
         return (
-            f"{type(self).__name__}({self._dataset!r}, batch_size={self.batch_size}, order={order}, {self._made_by}, "
+            f"{type(self).__name__}({self._dataset!r}, batch_size={self.batch_size}, order={order}, {made_by}, "
             f"rank {rank} of {world_size}, epoch {progress.epoch}, {progress.consumed} samples handed out in it)"
         )
 
@@ -485,9 +478,11 @@ class Loader:
     @property
     def _maker(self) -> BatchMaker:
         """Makes batches of the dataset as it is now."""
-        last = self._last_maker
-        self._last_maker = self._first_maker(self._dataset) if last is None else last.of(self._dataset)
-        return self._last_maker
+        maker = self._last_maker
+        if maker is None or not maker.samples.same_dataset(self._dataset):
+            maker = self._last_maker = self._maker_of(self._dataset)
+        maker.look_again()
+        return maker
 
     def _schedule(self) -> Schedule:
         """The steps of this rank through the epoch, as far as it is known which samples that will have."""

@@ -67,7 +67,6 @@ class SampleMaker:
         self, dataset: Dataset[Any], fields: Sequence[str], *, finish: bool = True, undecoded: bool = False
     ) -> None:
         self._dataset = dataset
-        self._finish_all, self._undecoded = finish, undecoded
         self._given = self._packed = samples_of(dataset)
         if undecoded:
             self._packed = _undecoded(dataset)
@@ -123,10 +122,6 @@ class SampleMaker:
     def same_dataset(self, dataset: Dataset[Any]) -> bool:
         """True if these are the samples of a dataset as it is now; a packtrain dataset may have another transform."""
         return self._dataset is dataset and self._given is samples_of(dataset)
-
-    def of(self, dataset: Dataset[Any]) -> SampleMaker:
-        """The same for another dataset."""
-        return SampleMaker(dataset, self.fields, finish=self._finish_all, undecoded=self._undecoded)
 
     def look_again(self) -> None:
         """Prepares for a dataset that is not packtrain's to have changed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -72,8 +73,7 @@ class Writer:
 
     def _column(self, name: str, layout: Layout, arrays: Arrays, encoded: EncodedWriter) -> _Column:
         if name in layout.varying:
-            varying = layout.varying[name]
-            return _LISTS[varying.kind](name, varying, self.lists[name])
+            return _List(name, layout.varying[name], self.lists[name])
         if name not in layout.fields:
             each = [part for part in layout.fields if part.rpartition(".")[0] == name]
             return _Views(name, [_Image(f"{name}, view {n}", layout.fields[p], arrays[p]) for n, p in enumerate(each)])
@@ -234,75 +234,52 @@ _SPECIAL: Final = {IMAGE: _Image, LABEL: _Label, CROP: _Crop}
 
 
 class _List(_Column):
-    """Values that are collected in a list."""
+    """Values that are collected in a list, each converted to what `blob` sends."""
 
     def __init__(self, name: str, varying: Varying, values: list[Any]) -> None:
         self._name = name
         self._varying = varying
+        self._convert, self._empty = _LISTS[varying.kind]
         self._append = values.append
 
-    def _require(self, value: Any, kind: type) -> None:
-        if not isinstance(value, kind):
-            raise TypeError(f"its {self._name} is an object of type {type(value).__qualname__}, not {kind.__name__}")
-
-
-class _Text(_List):
     @override
     def write(self, at: int, value: Any) -> None:
-        self._require(value, str)
-        self._append(value)
+        self._append(self._convert(self._name, self._varying, value))
 
     @override
     def fill(self, at: int) -> None:
-        self._append("")
+        self._append(self._empty(self._varying))
 
 
-class _Bytes(_List):
-    @override
-    def write(self, at: int, value: Any) -> None:
-        self._require(value, bytes)
-        self._append(value)
-
-    @override
-    def fill(self, at: int) -> None:
-        self._append(b"")
+def _instance(kind: type, name: str, varying: Varying, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"its {name} is an object of type {type(value).__qualname__}, not {kind.__name__}")
+    return value
 
 
-class _Json(_List):
-    @override
-    def write(self, at: int, value: Any) -> None:
-        try:
-            self._append(_json.encode(value))
-        except (TypeError, ValueError, RecursionError) as error:
-            raise TypeError(f"its {self._name} is no JSON value ({error})") from error
-
-    @override
-    def fill(self, at: int) -> None:
-        self._append("null")
+def _json_text(name: str, varying: Varying, value: Any) -> str:
+    try:
+        return _json.encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"its {name} is no JSON value ({error})") from error
 
 
-class _Ragged(_List):
-    @override
-    def write(self, at: int, value: Any) -> None:
-        values, (_, dtype, shape) = np.ascontiguousarray(pixels_of(self._name, value)), self._varying
-        if values.dtype != dtype or values.ndim == 0 or values.shape[1:] != shape:
-            raise ValueError(
-                f"its {self._name} is {values.dtype} {list(values.shape)}, where {np.dtype(dtype)} "
-                f"[any, {', '.join(map(str, shape))}] was expected".replace(", ]", "]")
-            )
-        self._append(values)
-
-    @override
-    def fill(self, at: int) -> None:
-        _, dtype, shape = self._varying
-        self._append(np.empty((0, *shape), dtype))
+def _array(name: str, varying: Varying, value: Any) -> npt.NDArray[Any]:
+    values, (_, dtype, shape) = np.ascontiguousarray(pixels_of(name, value)), varying
+    if values.dtype != dtype or values.ndim == 0 or values.shape[1:] != shape:
+        raise ValueError(
+            f"its {name} is {values.dtype} {list(values.shape)}, where {np.dtype(dtype)} "
+            f"[any, {', '.join(map(str, shape))}] was expected".replace(", ]", "]")
+        )
+    return values
 
 
-_LISTS: Final[Mapping[str, Callable[[str, Varying, list[Any]], _Column]]] = {
-    "text": _Text,
-    "json": _Json,
-    "bytes": _Bytes,
-    "ragged": _Ragged,
+# The conversion of a value, and what stands for a missing one.
+_LISTS: Final[Mapping[str, tuple[Callable[[str, Varying, Any], Any], Callable[[Varying], Any]]]] = {
+    "text": (partial(_instance, str), lambda varying: ""),
+    "json": (_json_text, lambda varying: "null"),
+    "bytes": (partial(_instance, bytes), lambda varying: b""),
+    "ragged": (_array, lambda varying: np.empty((0, *varying.shape), varying.dtype)),
 }
 
 

@@ -20,7 +20,6 @@ class Setup:
         cores: Number of cores that the workers may use.
         store: How the dataset stores its images, for example ``"raw"``; None: unknown, not the same everywhere,
             there are none, or the loader takes no other.
-        io: How its records are read, for example ``"mmap"``; None as for `store`.
         headspace: True if the same few batches were handed out again and again.
         foreign: True for a loader that is not packtrain's: what its workers do is unknown.
         unfused: Names of the transforms that are not fused: callables on PIL images or arrays.
@@ -32,7 +31,6 @@ class Setup:
     workers: int | None
     cores: int
     store: str | None = None
-    io: str | None = None
     headspace: bool = False
     foreign: bool = False
     unfused: tuple[str, ...] = ()
@@ -41,31 +39,20 @@ class Setup:
     streamed: bool = False
 
 
-def setup_of(
-    workers: int, stores: Iterable[Store] = (), *, headspace: bool = False, undecoded: bool = False, threads: int = 0
-) -> Setup:
+def setup_of(workers: int, stores: Iterable[Store] = (), *, undecoded: bool = False, threads: int = 0) -> Setup:
     """The setup of a loader.
 
     Args:
         workers: Number of worker processes.
         stores: Where they read records from.
-        headspace: See `Setup`.
         undecoded: True if something else than workers decodes, which takes no raw images.
         threads: See `Setup`.
     """
     stores = tuple(stores)
     streamed = any(store.chunks is not None for store in stores)
-    kinds = {(_pixels(store), store.io) for store in stores}
-    store, io = kinds.pop() if len(kinds) == 1 else (None, None)
-    return Setup(
-        workers,
-        cores_per_rank(),
-        None if undecoded else store,
-        io,
-        headspace,
-        threads=threads,
-        streamed=streamed,
-    )
+    kinds = {_pixels(store) for store in stores}
+    store = kinds.pop() if len(kinds) == 1 and not undecoded else None
+    return Setup(workers, cores_per_rank(), store, threads=threads, streamed=streamed)
 
 
 def _pixels(store: Store) -> str | None:

@@ -295,7 +295,7 @@ class Inline:
     def _made(self, ticket: Ticket) -> Made:
         if ticket.number < self._oldest:
             return CANCELLED
-        arena = self._arena = self._arena or Arena.behind(self._board)
+        arena = self._arena = self._arena or Arena.of(self._board, self._board.announced())
         arrays = arena.arrays(ticket.slot)
         try:
             return self._maker.make(ticket.key, ticket.size, arena.layout, arrays)

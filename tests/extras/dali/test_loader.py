@@ -176,7 +176,7 @@ def test_repr_says_what_decodes(dali: None, folder: Path) -> None:
 
 
 def options_of(loader: DaliLoader) -> Any:
-    made: Any = loader._engine_maker
+    made: Any = loader._backend.engine
     (options,) = made.args
     return options
 

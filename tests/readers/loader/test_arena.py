@@ -325,7 +325,8 @@ def test_an_arena_is_one_memory_in_every_process() -> None:
     board = Board(1)
     arena = Arena(board, LAYOUT, 2)
     board.announce(2, LAYOUT)
-    other = Arena.behind(Board(1, os.dup(board.descriptor)))
+    copy = Board(1, os.dup(board.descriptor))
+    other = Arena.of(copy, copy.announced())
     assert (other.slots, other.layout) == (2, LAYOUT)
     other.arrays(1)["image"][:] = 7
     arena.arrays(0)["image"][:] = 5

@@ -407,7 +407,7 @@ def test_counts_are_the_same_whoever_makes_the_batches(folder: Path, options: di
             assert loader.stats.total.samples == 72 * (epoch + 1)
         # Together the workers have made enough samples that some were timed.
         assert {"decode", "resize", "read", "check"} <= set(loader.stats.total.stage_seconds)
-        assert found.setup == Setup(options.get("num_workers", 2), found.setup.cores, "crop-ready", "mmap")
+        assert found.setup == Setup(options.get("num_workers", 2), found.setup.cores, "crop-ready")
     before = loader.stats.total
     time.sleep(0.01)
     assert loader.stats.total == before
@@ -552,7 +552,7 @@ BOTTLENECKS = {
     "compute-bound: data is ready before training asks for it (1.0 % waiting)": figures(),
     "data-bound: 50 % of wall time waiting; decode is 100 % of worker time; 2 more workers would help": starving(),
     "data-bound: 50 % of wall time waiting; decode is 100 % of worker time; 2 more workers or store=raw would help": (
-        starving(setup=Setup(2, 4, "crop-ready", "mmap"))
+        starving(setup=Setup(2, 4, "crop-ready"))
     ),
     "data-bound: 50 % of wall time waiting; decode is 100 % of worker time; store=raw would help": (
         starving(setup=Setup(4, 4, "jpeg"))
@@ -643,7 +643,6 @@ SETUPS = st.builds(
     workers=st.none() | st.integers(0, 64),
     cores=st.integers(1, 64),
     store=st.sampled_from([None, "raw", "crop-ready", "verbatim", "jpeg"]),
-    io=st.sampled_from([None, "mmap", "pread"]),
     headspace=st.booleans(),
     foreign=st.booleans(),
 )
