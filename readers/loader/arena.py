@@ -183,7 +183,7 @@ class Board:
 
     def __init__(self, workers: int, descriptor: int | None = None) -> None:
         self.workers: Final = workers
-        words = 2 + 2 * workers + (workers + 1) * WORDS
+        words = 2 + workers + (workers + 1) * WORDS
         self.size: Final = _aligned(8 * words) + _PLAN_BYTES
         if descriptor is None:
             try:
@@ -198,8 +198,7 @@ class Board:
         self._plan = memory[-_PLAN_BYTES:]
         self._words = memory[: 8 * words].cast("q")
         self._rows = self._words[2 : 2 + workers]
-        self._followed = self._words[2 + workers : 2 + 2 * workers]
-        self._counters = self._words[2 + 2 * workers :]
+        self._counters = self._words[2 + workers :]
         self.counters: Final = np.frombuffer(self._counters, np.int64).reshape(-1, WORDS)
         """The counters of each process, the loader's own last: int64 [workers + 1, WORDS]."""
         self._taken: dict[int, int] = {}
@@ -228,14 +227,6 @@ class Board:
     def row(self, worker: int) -> int:
         """The row that a worker read last; -1 if it is between two batches."""
         return int(self._rows[worker])
-
-    def acknowledge(self, worker: int, edition: int) -> None:
-        """Notes that a worker has taken in an edition, and has let go of everything before it."""
-        self._followed[worker] = edition
-
-    def followed(self, worker: int) -> int:
-        """The edition that a worker has taken in last."""
-        return int(self._followed[worker])
 
     def take(self, size: int) -> int:
         """Takes a range behind the board that nobody uses. Returns where it begins.

@@ -113,7 +113,7 @@ class ChunkCacheHooks(DatasetHooks):
         self._fit()
 
     @override
-    def hold(self, dataset: Any) -> None:
+    def pin(self, dataset: Any) -> None:
         if self._ranks.given or self._ranks.now().world_size == 1:
             self._fit()
 
@@ -138,7 +138,7 @@ class ChunkCacheHooks(DatasetHooks):
         return self._noted(jobs)
 
     @override
-    def take(self, samples: int) -> None:
+    def count(self, samples: int) -> None:
         self._tell()
 
     @override

@@ -26,7 +26,7 @@ class DatasetHooks:
     def begin(self, dataset: Any) -> None:
         """Chooses what an epoch goes through, as its first pass begins. All ranks must call this together."""
 
-    def hold(self, dataset: Any) -> None:
+    def pin(self, dataset: Any) -> None:
         """Lets the dataset have what the present epoch goes through."""
 
     def fit(self, dataset: Any) -> None:
@@ -48,14 +48,14 @@ class DatasetHooks:
             )
         self._progress.load(state)
 
-    def promise(self, dataset: Any) -> None:
+    def keep(self, dataset: Any) -> None:
         """Keeps what a state names."""
 
     def jobs(self, jobs: Iterator[Job], world: World) -> Iterator[Job]:
         """Sees what is to be made in a pass, as it is about to be made."""
         return jobs
 
-    def take(self, samples: int) -> None:
+    def count(self, samples: int) -> None:
         """Counts samples that are handed out."""
 
     def finish(self) -> None:

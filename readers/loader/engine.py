@@ -204,7 +204,7 @@ class ParallelEngine(Engine):
         self._workers = Workers(maker, self._board, probe, options)
         try:
             self.layout = self._workers.layout()
-            self._furnish()
+            self._allocate()
         except BaseException:
             self._workers.close()
             raise
@@ -222,7 +222,7 @@ class ParallelEngine(Engine):
         self._pending: deque[tuple[int, Job]] = deque()
         """Tickets and jobs of the present run that have not been handed out, in order."""
 
-    def _furnish(self) -> None:
+    def _allocate(self) -> None:
         """Makes slots for batches of the present layout."""
         self._arena = Arena(self._board, self.layout, self._ahead + _HELD)
         self._slots = Slots(self._arena)
@@ -259,7 +259,7 @@ class ParallelEngine(Engine):
             self._arrays.clear()
             # Before there are new slots, so that there need not be memory for both.
             self._retire()
-            self._furnish()
+            self._allocate()
         return layout is not None
 
     def _retire(self) -> None:

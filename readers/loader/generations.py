@@ -116,7 +116,7 @@ class GenerationHooks(DatasetHooks):
         self._meter.grow(Growth(generation.number, len(self._store), new, self._published, ranks))
 
     @override
-    def hold(self, dataset: GrowingDataset) -> None:
+    def pin(self, dataset: GrowingDataset) -> None:
         if self._progress.chosen is None:
             self.fit(dataset)
         elif dataset.generation != self._store.generation.number:
@@ -193,7 +193,7 @@ class GenerationHooks(DatasetHooks):
         self._store = dataset.store
 
     @override
-    def promise(self, dataset: GrowingDataset) -> None:
+    def keep(self, dataset: GrowingDataset) -> None:
         keep = dataset.keep_generation
         if not (keep and self._promises) or self._progress.chosen is None:
             return
@@ -208,7 +208,7 @@ class GenerationHooks(DatasetHooks):
             self._warn("cannot be written to: a state does not keep the generation that it names", stacklevel=3)
 
     @override
-    def take(self, samples: int) -> None:
+    def count(self, samples: int) -> None:
         if self._report is not None:
             self._report.take(samples)
 

@@ -42,7 +42,7 @@ from .progress import Pass, Progress
 from .randomness import preserved
 from .ranks import Ranks, Seed, World
 from .sampler import SamplerOrder
-from .samples import SampleMaker, emptied
+from .samples import SampleMaker, clear_frames
 from .schedule import Schedule
 from .state import LoaderState, identity_of
 from .workers import WorkerOptions
@@ -247,7 +247,7 @@ class Loader:
         self._replays = False
         """True within `headspace`."""
         self._skipped = 0
-        self._told = set[str]()
+        self._warned = set[str]()
         """Warnings that each epoch would give again."""
         self._pass: object | None = None
         """Stands for the present pass."""
@@ -399,7 +399,7 @@ class Loader:
         continues with the next epoch says so by `set_epoch`, as Lightning does by itself.
         """
         self._hooks.fit(self._dataset)
-        self._hooks.promise(self._dataset)
+        self._hooks.keep(self._dataset)
         return self._progress.state().to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -427,7 +427,7 @@ class Loader:
             PacktrainError: The sample cannot be made.
         """
         position = whole("position", position)
-        self._hooks.hold(self._dataset)
+        self._hooks.pin(self._dataset)
         self._hooks.require(position)
         key, row = self._progress.sample(position)
         with preserved():
@@ -450,7 +450,7 @@ class Loader:
         """Ends the workers. Batches that were handed out stay valid, and another pass starts workers again."""
         self._pass = None
         # The generation may be gone when the next pass begins.
-        self._progress.give_up()
+        self._progress.forget_choice()
         self._hooks.close()
         self._pipeline.close()
         self._last_maker = None
@@ -504,7 +504,7 @@ class Loader:
             return
         if self._last_maker is None:
             # The generation of the look may be gone since `close`.
-            progress.give_up()
+            progress.forget_choice()
         if progress.looks == _LOOKS:
             warnings.warn(_ALWAYS_THE_SAME, RuntimeWarning, stacklevel=3)
 
@@ -535,16 +535,16 @@ class Loader:
             if not self._replays:
                 self._hooks.finish()
             self._move(progress.epoch + 1)
-            if applied and UNPREPARED not in self._told and holds_gradients():
-                self._told.add(UNPREPARED)
+            if applied and UNPREPARED not in self._warned and holds_gradients():
+                self._warned.add(UNPREPARED)
                 warnings.warn(UNPREPARED, RuntimeWarning, stacklevel=4)
         except BaseException as error:
             # Whoever keeps the error must keep neither records nor a generation.
-            emptied(error)
+            clear_frames(error)
             if self._pass is this:
                 # Nobody has left a pass that failed.
                 progress.look &= isinstance(error, GeneratorExit)
-                progress.give_up()
+                progress.forget_choice()
             if not isinstance(error, GeneratorExit | DatasetError | RemoteError | UsageError):
                 # A worker may be dead, or its result read only in part, so nothing of this can be used again.
                 self.close()
@@ -557,7 +557,7 @@ class Loader:
 
     def _run(self, world: World) -> Iterator[Batch]:
         """The batches of a pass, made with the dataset as it is now."""
-        self._hooks.hold(self._dataset)
+        self._hooks.pin(self._dataset)
         maker = self._maker
         self._options.postprocess.check(maker.samples.finishers)
         steps, remedy = maker.samples.unfused
@@ -570,12 +570,12 @@ class Loader:
             warnings.warn(printable(f"left out: {reason}"), RuntimeWarning, stacklevel=5)
         self._skipped += len(made.skipped)
         for message in made.refused:
-            if len(self._told) < _WARNINGS and message not in self._told:
-                self._told.add(message)
+            if len(self._warned) < _WARNINGS and message not in self._warned:
+                self._warned.add(message)
                 warnings.warn(printable(message), RuntimeWarning, stacklevel=5)
         self.stats.count(made.size, len(made.skipped), len(made.refused))
         if not self._replays:
-            self._hooks.take(made.size)
+            self._hooks.count(made.size)
         if not made.size and self.world_size > 1:
             raise LoaderError(
                 f"all records of a batch are damaged, and the other ranks would wait for this one: {made.skipped[0]}"

@@ -377,7 +377,7 @@ class CacheOrder(Order):
         return found
 
 
-class Ahead(Order):
+class Buffered(Order):
     """The same order, faster for consecutive ranges: their rows are computed many at a time.
 
     In batches of 256, a row of a `Shuffled` order costs 3 us; computed 8,192 at a time, 0.3 us. With several ranks,

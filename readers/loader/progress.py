@@ -14,7 +14,7 @@ from packtrain._core.keys import mixed
 from .batches import Probe
 from .chunk_shuffled import ChunkShuffled
 from .engine import Job
-from .order import Ahead, CacheOrder, Order
+from .order import Buffered, CacheOrder, Order
 from .ranks import Ranks, Seed, World
 from .sampler import SamplerOrder
 from .schedule import Schedule
@@ -97,7 +97,7 @@ class Progress:
             self.move(self.epoch + 1)
         return looked
 
-    def give_up(self) -> None:
+    def forget_choice(self) -> None:
         """Lets the next pass choose anew what the epoch goes through, if nothing of it has been handed out."""
         if not self.consumed:
             self.chosen = None
@@ -126,7 +126,7 @@ class Progress:
 
     def begin(self, world: World) -> None:
         """Makes everything ready for a pass. All ranks must call this together: they agree on seed and order."""
-        self._seed.settle()
+        self._seed.agree()
         if isinstance(self.order, ChunkShuffled):
             self._nodes = self._ranks.nodes()
             self._fit(world, self._nodes)
@@ -136,7 +136,7 @@ class Progress:
         """The batches of the rest of the epoch."""
         schedule, order = self.schedule(world), self.order
         # Computing the rows of several steps at a time is faster, but only a single rank takes them all.
-        order = Ahead(order) if schedule.world_size == 1 else order
+        order = Buffered(order) if schedule.world_size == 1 else order
         order_key, key = self._keys(world)
         consumed = self.consumed
         while step := schedule.step(consumed):
@@ -160,7 +160,7 @@ class Progress:
             IndexError: The epoch has no such position.
             UsageError: The ranks have not agreed on a seed yet.
         """
-        self._seed.settle_alone()
+        self._seed.agree_alone()
         world = self._ranks.now()
         if isinstance(self.order, ChunkShuffled) and not self.consumed:
             self._fit_alone(world)

@@ -133,18 +133,21 @@ class Seed:
         """Takes the seed of a state, which all ranks have loaded."""
         self._value, self._agreed = value, None
 
-    def settle(self) -> int:
+    def agree(self) -> int:
         """The seed, which stays the same from now on. Several ranks must call this together, as they begin a pass."""
         world_size = self._ranks.now().world_size
         agreed = world_size if self._agreed is None else self._agreed
         if self._value is None or agreed != world_size:
             self._value = torch.initial_seed() & _MASK64 if self._value is None else self._value
             if world_size > 1 and not self._ranks.given:
-                self._value = _of_rank_0(self._value)
+                # The integers of a tensor are signed.
+                signed = self._value - (1 << 64) if self._value >> 63 else self._value
+                ((self._value,), *_) = self._ranks.gather([signed])
+                self._value &= _MASK64
             self._agreed = world_size
         return self._value
 
-    def settle_alone(self) -> int:
+    def agree_alone(self) -> int:
         """The same where other ranks may not take part.
 
         Raises:
@@ -152,20 +155,12 @@ class Seed:
         """
         if self._value is None and not self._ranks.given and self._ranks.now().world_size > 1:
             raise UsageError("the ranks agree on a seed when the first pass begins: give seed= to have one before")
-        return self.settle() if self._value is None else self._value
+        return self.agree() if self._value is None else self._value
 
 
 def _machine() -> int:
     """A number that stands for this machine. Some machines have the same name, others the same image."""
     return crc32c(boot_id().encode(), crc32c(socket.gethostname().encode()))
-
-
-def _of_rank_0(seed: int) -> int:
-    """The seed of rank 0, on every rank of torch.distributed; in [0, 2**64)."""
-    # The integers of a tensor are signed.
-    shared = torch.tensor(seed - (1 << 64) if seed >> 63 else seed, dtype=torch.int64, device=_device())
-    torch.distributed.broadcast(shared, 0)
-    return int(shared.item()) & _MASK64
 
 
 def _device() -> torch.device:

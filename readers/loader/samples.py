@@ -334,8 +334,8 @@ def sendable(error: PacktrainError) -> PacktrainError:
     return error
 
 
-def emptied(error: BaseException) -> None:
-    """Empties packtrain's frames in the traceback of an error, so that whoever keeps it keeps no records.
+def clear_frames(error: BaseException) -> None:
+    """Clear packtrain's frames in the traceback of an error, so that whoever keeps it keeps no records.
 
     Interactive Python keeps the last error. The frames of others stay as they are, for a debugger.
     """

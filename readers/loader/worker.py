@@ -153,13 +153,13 @@ def _work(assignment: Assignment) -> None:
             results.send((NO_TICKET, _failed(f"worker_init_fn({number}) failed", error)))
             return
     timer.discard_usage()
-    bench = _Bench(assignment)
+    state = _WorkerState(assignment)
     while (message := _received(assignment.tickets)) != b"":
         if message is None:
-            if bench.look():
+            if state.look():
                 timer.discard_usage()
         else:
-            _answer(Ticket.unpacked(message), bench, timer, results)
+            _answer(Ticket.unpacked(message), state, timer, results)
             board.note(number, -1)
             timer.idle()
 
@@ -172,13 +172,13 @@ def _received(tickets: socket.socket) -> bytes | None:
         return None
 
 
-def _answer(ticket: Ticket, bench: _Bench, timer: StageTimer, results: Connection) -> None:
+def _answer(ticket: Ticket, state: _WorkerState, timer: StageTimer, results: Connection) -> None:
     if ticket.number == PROBE:
-        _send(results, PROBE, _guarded(bench.probed))
+        _send(results, PROBE, _guarded(state.probed))
         timer.discard_usage()
         return
     timer.begin_batch()
-    made = _guarded(partial(bench.made, ticket, timer))
+    made = _guarded(partial(state.made, ticket, timer))
     timer.end_stage(None)
     # Before the consumer has the batch, whose figures are then complete. Sending it counts with the next batch.
     timer.count_usage()
@@ -195,7 +195,7 @@ def _allow_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-class _Bench:
+class _WorkerState:
     """Maker and arena of a worker, as the board says.
 
     What is announced there changes only while no ticket is out, so it belongs to the ticket at hand. A worker that gets
@@ -268,7 +268,6 @@ class _Bench:
         if earlier is not None and found[:3] != earlier[:3]:
             self._arena = None
         self._edition, self._announced = edition, found
-        self._board.acknowledge(self._number, edition)
         return True
 
 

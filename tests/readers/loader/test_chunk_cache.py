@@ -432,7 +432,7 @@ class TestDeaths:
             next(iter(loader))
             kill_fetcher(cache)
             monkeypatch.setattr(connections, "start_fetcher", start_fetcher)
-            loader._hooks.take(0)
+            loader._hooks.count(0)
             assert started.wait(60)
         go.set()
         name = "packtrain-progress"

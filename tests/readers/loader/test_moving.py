@@ -54,15 +54,13 @@ def board(loader: Loader) -> Board:
     return found
 
 
-def everybody_moved(cache: Cache, dataset: GrowingDataset, loader: Loader) -> bool:
-    """True if the workers have acknowledged the present generation, and no process holds anything older."""
-    here = board(loader)
-    acknowledged = all(here.followed(number) == here.edition() for number in range(here.workers))
-    return acknowledged and cache.older_are_free() and all(has_left(process, dataset) for process in workers())
+def everybody_moved(cache: Cache, dataset: GrowingDataset) -> bool:
+    """True if no process holds anything older than the present generation."""
+    return cache.older_are_free() and all(has_left(process, dataset) for process in workers())
 
 
-def wait_until_moved(cache: Cache, dataset: GrowingDataset, loader: Loader) -> None:
-    wait_until(lambda: everybody_moved(cache, dataset, loader), "everybody has moved on")
+def wait_until_moved(cache: Cache, dataset: GrowingDataset) -> None:
+    wait_until(lambda: everybody_moved(cache, dataset), "everybody has moved on")
 
 
 @pytest.mark.complete
@@ -76,7 +74,7 @@ def test_idle_workers_move_on_by_themselves(cache: Cache, method: str, count: in
             for batch in loader:
                 assert len(check(batch, dataset)) == len(dataset)
             started |= set(workers())
-            wait_until_moved(cache, dataset, loader)
+            wait_until_moved(cache, dataset)
             cache.grow(8)
         assert len(started) == count
 
@@ -88,7 +86,7 @@ def test_workers_read_all_of_each_generation(cache: Cache) -> None:
             seen = [number for batch in loader for number in check(batch, dataset)]
             generation = dataset.store.generation
             assert sorted(seen) == list(range(generation.first_sample, generation.end_sample))
-            wait_until_moved(cache, dataset, loader)
+            wait_until_moved(cache, dataset)
             cache.grow(7)
 
 
@@ -106,7 +104,7 @@ def test_a_stopped_worker_moves_on_when_it_continues(cache: Cache) -> None:
             wait_until(lambda: all(has_left(process, dataset) for process in others), "the others have moved on")
         finally:
             os.kill(stopped, signal.SIGCONT)
-        wait_until_moved(cache, dataset, loader)
+        wait_until_moved(cache, dataset)
 
 
 def go_through(loader: Loader, passes: int) -> None:
@@ -125,7 +123,7 @@ def test_a_worker_that_dies_without_work_leaves_nothing(cache: Cache) -> None:
             go_through(loader, 1000)
         for batch in loader:
             check(batch, dataset)
-        wait_until_moved(cache, dataset, loader)
+        wait_until_moved(cache, dataset)
 
 
 class Slow:
@@ -158,7 +156,7 @@ def test_a_slow_worker_finishes_first(cache: Cache, tmp_path: Path) -> None:
             seen = [number for batch in loader for number in batch]
             assert len(seen) == len(dataset)
             assert min(seen) == dataset.store.generation.first_sample >= first
-            wait_until_moved(cache, dataset, loader)
+            wait_until_moved(cache, dataset)
 
 
 @pytest.mark.complete
@@ -191,7 +189,7 @@ def test_passes_that_are_kept_keep_no_generation(cache: Cache, count: int) -> No
                 check(next(run), dataset)
             kept.append(run)
             if count:
-                wait_until_moved(cache, dataset, loader)
+                wait_until_moved(cache, dataset)
             assert cache.older_are_free()
             assert has_left(os.getpid(), dataset)
             cache.grow(8)
@@ -230,7 +228,7 @@ def test_an_error_in_a_worker_keeps_no_shard(cache: Cache) -> None:
         for batch in loader:
             check(batch, dataset)
         assert workers() == [worker]
-        wait_until_moved(cache, dataset, loader)
+        wait_until_moved(cache, dataset)
 
 
 @pytest.mark.usefixtures("no_collector")

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from packtrain._core.keys import mixed
 from packtrain._core.permutation import Permutation
 from packtrain._readers.loader import order as module
-from packtrain._readers.loader.order import Ahead
+from packtrain._readers.loader.order import Buffered
 from packtrain._readers.loader.randomness import uniforms
 from packtrain.errors import UsageError
 from packtrain.orders import BlockShuffled, Order, Sequential, Shuffled, Weighted
@@ -286,7 +286,7 @@ def test_a_window_is_read_in_long_pieces(rows: int, block: int, window: int, key
 
 @given(orders(), st.lists(st.tuples(st.integers(0, 1), st.floats(0, 1), st.integers(0, 60), st.booleans())))
 def test_rows_computed_ahead_are_the_same(order: Order, calls: list[tuple[int, float, int, bool]]) -> None:
-    ahead, last = Ahead(order), 0
+    ahead, last = Buffered(order), 0
     for key, place, length, follow in calls:
         start = last if follow else int(place * len(order))
         last = min(len(order), start + length)
@@ -304,7 +304,7 @@ def test_whoever_asks_in_sequence_makes_few_calls() -> None:
             calls.append(stop - start)
             return super().rows(key, start, stop)
 
-    ahead = Ahead(Counted(50_000))
+    ahead = Buffered(Counted(50_000))
     for start in range(0, 50_000, 100):
         ahead.rows(7, start, start + 100)
     assert len(calls) < 10 and sum(calls) < 51_000
@@ -314,7 +314,7 @@ def test_whoever_asks_in_sequence_makes_few_calls() -> None:
     assert calls == [100] * 250
 
 
-@pytest.mark.parametrize("order", [Sequential(5), Shuffled(5), in_blocks(5), Weighted([1] * 5), Ahead(Shuffled(5))])
+@pytest.mark.parametrize("order", [Sequential(5), Shuffled(5), in_blocks(5), Weighted([1] * 5), Buffered(Shuffled(5))])
 def test_positions_outside_an_epoch_are_refused(order: Order) -> None:
     for start, stop in ((-1, 2), (0, 6), (3, 2), (6, 6)):
         with pytest.raises(IndexError, match=rf"positions {start} to {stop} of an order of 5 positions"):
