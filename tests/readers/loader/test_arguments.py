@@ -19,6 +19,7 @@ from helpers.support import image_set, packed, param_id, soon
 from torch.utils.data import DataLoader, TensorDataset, default_collate, random_split
 
 import packtrain
+import packtrain.orders
 import packtrain.transforms
 from packtrain import ImageDataset, Loader, PackedDataset, concat, open_dataset
 from packtrain._readers.loader.loader import CommonOptions
@@ -30,6 +31,7 @@ from packtrain.transforms import CenterCrop, Compose, RandomHorizontalFlip
 # As callers without a type checker see it.
 unchecked: Any = packtrain
 transforms: Any = packtrain.transforms
+orders: Any = packtrain.orders
 IMAGES = 12
 ITSELF = list
 
@@ -230,11 +232,11 @@ class TestWrongTypes:
             (lambda: transforms.CenterCrop(True), "size=True: expected 1 or 2 whole numbers"),
             (lambda: transforms.RandomCrop(4, pad_if_needed="x"), "pad_if_needed='x': expected True or False"),
             (lambda: transforms.Resize("4"), "size='4': expected"),
-            (lambda: unchecked.Weighted("x"), "weights='x': expected one number per row"),
-            (lambda: unchecked.Weighted([1], "x"), "samples='x': expected a whole number"),
-            (lambda: unchecked.Sequential("x"), "rows='x': expected a whole number"),
-            (lambda: unchecked.Shuffled(None), "rows=None: expected a whole number"),
-            (lambda: unchecked.BlockShuffled(Numbers(3), block="x"), "block='x': expected a whole number"),
+            (lambda: orders.Weighted("x"), "weights='x': expected one number per row"),
+            (lambda: orders.Weighted([1], "x"), "samples='x': expected a whole number"),
+            (lambda: orders.Sequential("x"), "rows='x': expected a whole number"),
+            (lambda: orders.Shuffled(None), "rows=None: expected a whole number"),
+            (lambda: orders.BlockShuffled(Numbers(3), block="x"), "block='x': expected a whole number"),
         ],
     )
     def test_of_transforms_and_orders(self, make: Callable[[], Any], message: str) -> None:
