@@ -46,7 +46,7 @@ def imagenet_loaders(
     ratio: Sequence[float] = (3 / 4, 4 / 3),
     **options: Any,
 ) -> tuple[Loader, Loader]:
-    """Makes the loaders of a training set and of a validation set, with the usual augmentation of ImageNet.
+    """Make the loaders of a training set and of a validation set, with the usual augmentation of ImageNet.
 
         with TrainVal(*imagenet_loaders("train", "val", "dali-cpu", batch_size=256)) as data:
             ...
@@ -77,8 +77,9 @@ def imagenet_loaders(
         options: Further arguments of `packtrain.Loader`, or of `packtrain.dali.DaliLoader`, for both loaders.
             `num_workers` is the number of DALI's threads, where DALI decodes. `shuffle`, `sampler`, `seed`,
             `drop_last`, `batch_transform`, `rank` and `world_size` are for training; validation takes its part of the
-            rows by the same `rank` and `world_size`. Defaults that differ from the loader's: ``shuffle=True``,
-            ImageNet's `mean` and `std`, and as `device` the current GPU, or the CPU where torch sees no GPU.
+            rows by the same `rank` and `world_size`. Defaults that differ from the loader's: ``shuffle=True``
+            unless there is a `sampler`, ImageNet's `mean` and `std`, and as `device` the current GPU, or the CPU where
+            torch sees no GPU.
 
     Returns:
         The loader for training, and the loader for validation.
@@ -94,7 +95,7 @@ def imagenet_loaders(
     val_size = whole("val_size", val_size, crop)
     train, val = _opened("train", train), _opened("val", val)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    options = {"shuffle": True, "mean": _MEAN, "std": _STD, "device": device, **options}
+    options = {"shuffle": "sampler" not in options, "mean": _MEAN, "std": _STD, "device": device, **options}
     if "num_workers" in options and backend.startswith("dali"):
         options["num_threads"] = options.pop("num_workers")
     ranks = Ranks(options.get("rank"), options.get("world_size"))

@@ -122,6 +122,12 @@ def test_the_augmentation_is_the_recipes(folder: Path) -> None:
         torch.testing.assert_close(images, others, atol=1e-3, rtol=0)
 
 
+def test_a_sampler_is_for_training(folder: Path) -> None:
+    with made(folder, num_workers=0, sampler=[5, 6, 5]) as data:
+        assert labels_of(data.get_train_loader()) == [5, 6, 5]
+        assert labels_of(data.get_val_loader()) == list(range(IMAGES))
+
+
 @BACKENDS
 @pytest.mark.parametrize("world_size", [1, 3, pytest.param(2, marks=COMPLETE), pytest.param(30, marks=COMPLETE)])
 def test_validation_counts_each_sample_once_over_all_ranks(folder: Path, backend: str, world_size: int) -> None:
