@@ -123,12 +123,7 @@ class Plan:
         body = load_document(path, newest=VERSION)
         if "made_by" in body:
             raise OutputConflict(f"{folder} holds an index of shards that lie elsewhere: choose another folder")
-        if body["version"] > 1:
-            plan = parse_document(cls, body, path)
-        else:
-            old = parse_document(_Plan1, body, path)
-            rest = {name: value for name, value in vars(old).items() if name != "store"}
-            plan = cls(**rest, fields=(image_field(old.store),), columns=None)
+        plan = parse_document(cls, body if body["version"] > 1 else _from_version_1(body), path)
         try:
             plan._check()
         except (ValueError, UsageError) as error:
@@ -213,23 +208,13 @@ class Plan:
         return {**terms, "labels": str(self.labels)}
 
 
-@dataclass(frozen=True)
-class _Plan1:
-    """plan.json in version 1."""
-
-    name: Prefix
-    format: Format
-    store: StoreOptions
-    labels: Labels
-    classes: tuple[str, ...] | None
-    list_sha256: Sha256
-    lines: Count
-    entries: Count
-    seed: int | None
-    shard_bytes: Count
-    encoder: str | None
-    written_by: str
-    shards: tuple[PlannedShard, ...]
+def _from_version_1(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the same document in version 2: the image was the only field, and lists had no columns."""
+    if body.keys() & {"fields", "columns"}:
+        # Parsing refuses it, because of `store`.
+        return body
+    image = {**asdict(image_field(StoreOptions())), "store": body.get("store")}
+    return {**{name: value for name, value in body.items() if name != "store"}, "fields": [image], "columns": None}
 
 
 def _as_version_1(body: dict[str, Any]) -> dict[str, Any]:
