@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from packtrain._core.arguments import choice, flag, number, whole
@@ -33,6 +33,9 @@ class FillOptions:
         rate: The most bytes to write per second, as in ``"600MB"``; None: as fast as it goes.
         samples_per_insert: The least number of samples that readers take for each one that is written; None: no limit.
         keep_unseen: True to keep each sample until a reader has gone through a generation that holds it.
+        budget_bytes: `budget` in bytes.
+        shard_bytes: `shard_size` in bytes.
+        bytes_per_second: `rate` in bytes per second; None for no limit.
 
     Raises:
         UsageError: A value is out of its range, or these do not fit together.
@@ -45,6 +48,9 @@ class FillOptions:
     rate: int | str | None = None
     samples_per_insert: float | None = None
     keep_unseen: bool = False
+    budget_bytes: int = field(init=False)
+    shard_bytes: int = field(init=False)
+    bytes_per_second: int | None = field(init=False)
 
     def __post_init__(self) -> None:
         set_to = object.__setattr__
@@ -55,13 +61,12 @@ class FillOptions:
         if self.samples_per_insert is not None:
             least = number("samples_per_insert", self.samples_per_insert, 0, 1e9, "a number, at least 0")
             set_to(self, "samples_per_insert", least)
-        if self.rate is not None:
-            set_to(self, "rate", _bytes("rate", self.rate))
+        set_to(self, "bytes_per_second", None if self.rate is None else _bytes("rate", self.rate))
         budget = _bytes("budget", self.budget)
-        set_to(self, "budget", budget)
+        set_to(self, "budget_bytes", budget)
         fitting = int(budget * self.headroom) // _SHARDS
         shard_size = min(_LARGEST, fitting) if self.shard_size is None else _bytes("shard_size", self.shard_size)
-        set_to(self, "shard_size", shard_size)
+        set_to(self, "shard_bytes", shard_size)
         if shard_size < _SMALLEST or 2 * shard_size > budget * self.headroom:
             raise UsageError(
                 f"shard_size={size(shard_size)}: at least {size(_SMALLEST)}, and two shards must fit into the "
@@ -70,27 +75,9 @@ class FillOptions:
             )
 
     @property
-    def budget_bytes(self) -> int:
-        """`budget` in bytes."""
-        assert isinstance(self.budget, int)
-        return self.budget
-
-    @property
     def generation_bytes(self) -> int:
         """The most bytes of shards that a generation may have."""
         return int(self.budget_bytes * (1 - self.headroom))
-
-    @property
-    def bytes_per_second(self) -> int | None:
-        """`rate` in bytes per second; None for no limit."""
-        assert not isinstance(self.rate, str)
-        return self.rate
-
-    @property
-    def shard_bytes(self) -> int:
-        """`shard_size` in bytes."""
-        assert isinstance(self.shard_size, int)
-        return self.shard_size
 
 
 def _bytes(name: str, value: int | str) -> int:

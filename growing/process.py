@@ -22,11 +22,11 @@ from packtrain._core.generations import LOG
 from packtrain._core.launching import Answer, Launched, NotBegun, launch
 from packtrain._core.printable import printable
 
-from .cache_folder import is_filled, lock_cache, make_own_folder
+from .cache_folder import lock_cache, make_own_folder
 from .filler import fill
 from .options import FillOptions
-from .source_loading import PickledSource, described, load_source
-from .source_reader import Source
+from .source_loading import PickledSource, load_source
+from .source_reader import Source, described
 from .status import FillFigures, FillStatus, StatusFile, read_status
 
 _MOST_LOG: Final = 32 << 10
@@ -166,11 +166,6 @@ def start(root: Path, source: Source | str, options: FillOptions, *, outlive: bo
     """
     sent = source if isinstance(source, str) else PickledSource.of(source)
     job = bytes(ForkingPickler.dumps(_Job(root, sent, options, outlive)))
-    with file_errors(root, FillError, verb="make"):
-        # Before the look at who fills it: in a stranger's folder, that could be anybody's process.
-        make_own_folder(root)
-    if is_filled(root):
-        raise _another(root)
     try:
         launched, answer = launch(_MAIN, job, detached=outlive, grace=_GRACE, users_code=True)
     except NotBegun as error:

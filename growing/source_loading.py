@@ -16,7 +16,7 @@ from packtrain._core.arguments import function
 from packtrain._core.errors import PacktrainError, UsageError
 from packtrain._core.suggestions import did_you_mean
 
-from .source_reader import Source
+from .source_reader import Source, described
 
 _EXPECTED: Final = "expected MODULE:FUNCTION, as in my_data:samples for the function samples in my_data.py"
 _PROGRAM: Final = "__main__"
@@ -131,10 +131,3 @@ def _main_program() -> dict[str, str] | None:
         return {"init_main_from_name": main.__spec__.name}
     path = getattr(main, "__file__", None)
     return {"init_main_from_path": os.path.abspath(path)} if path and os.path.exists(path) else None
-
-
-def described(error: BaseException) -> str:
-    """Describe an error in a line."""
-    if isinstance(error, PacktrainError):
-        return str(error)
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

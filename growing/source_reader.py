@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self, cast, runtime_checkab
 
 import numpy as np
 
-from packtrain._core.errors import FillError, MissingDependency, UsageError
+from packtrain._core.errors import FillError, MissingDependency, PacktrainError, UsageError
 from packtrain._core.schema import Schema
 from packtrain._formats.writing import NewSample
 from packtrain._packer.sources import Refused
@@ -191,7 +191,7 @@ class SourceReader:
         self._figures.failures += 1
         if not self._accepted and isinstance(error, UsageError | MissingDependency):
             raise error
-        what = f"the source failed at {_ago(0)}, {_described(error)}"
+        what = f"the source failed at {_ago(0)}, {_with_line(error)}"
         if not self._accepted and self._failures >= _FAILURES:
             raise FillError(f"{what}. It failed {self._failures} times, and never yielded a sample") from error
         self._report(f"{what}. It is called again after {self._pause:.1f} s")
@@ -326,15 +326,21 @@ def _copied(sample: Sample) -> tuple[Sample, int]:
     return copied, size
 
 
-def _described(error: BaseException) -> str:
-    """Describe an error: type, message, file and line."""
+def described(error: BaseException) -> str:
+    """Describe an error in a line."""
+    if isinstance(error, PacktrainError):
+        return str(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _with_line(error: BaseException) -> str:
+    """Describe an error with the line of the user's code that raised it."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
     paths = sysconfig.get_paths()
     libraries = tuple(paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     own = [frame for frame in frames if not frame.filename.startswith(libraries)] or frames[:1]
     where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
-    message = str(error)
-    return f"{type(error).__name__}{': ' if message else ''}{message}{where}"
+    return f"{described(error)}{where}"
 
 
 def _ago(seconds: float) -> str:
