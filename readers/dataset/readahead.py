@@ -23,7 +23,7 @@ class ReadAhead:
     For use by one thread.
 
     Args:
-        will_need: `RecordStore.will_need`, or that of a dataset.
+        will_need: `FieldRecords.will_need`, or that of a dataset.
         window: Approximate number of bytes to request, including the present record and at least the next one.
     """
 

@@ -224,10 +224,6 @@ class Store(ABC):
             raise UsageError(f"{self.name}: {self.describe(self.checked_row(row))} has no {field}")
         return data
 
-    def will_need(self, row: int, field: str = IMAGE) -> int:
-        """Asks the system to read a record into memory, see `FieldRecords.will_need`."""
-        return self.field(field).will_need(row)
-
 
 class RecordStore(Store):
     """The records of a dataset, by row and field.

@@ -93,14 +93,14 @@ def settled(store: RecordStore, wanted: dict[str, list[bool]]) -> dict[str, list
 @pytest.mark.parametrize("rows", [[0], [1, 4], [5, 0, 2]], ids=param_id)
 def test_the_records_asked_for_come_into_memory_and_no_page_besides(cold: RecordStore, rows: list[int]) -> None:
     wanted = expected(cold, rows)
-    assert [cold.will_need(row) for row in rows] == cold.index["length"][rows].tolist()
+    assert [cold.field("image").will_need(row) for row in rows] == cold.index["length"][rows].tolist()
     assert settled(cold, wanted) == wanted
 
 
 def test_reading_records_that_were_asked_for_reads_nothing_besides(cold: RecordStore) -> None:
     rows = [3, 0, 5]
     wanted = expected(cold, rows)
-    for row in ReadAhead(cold.will_need).through(rows):
+    for row in ReadAhead(cold.field("image").will_need).through(rows):
         cold.record(row)
     assert settled(cold, wanted) == wanted
 
@@ -110,7 +110,7 @@ def test_a_store_that_was_closed_is_opened_again(cold: RecordStore) -> None:
     cold.record(5)
     cold.close()
     forget(cold.path)
-    cold.will_need(2)
+    cold.field("image").will_need(2)
     assert settled(cold, wanted) == wanted
 
 
@@ -130,7 +130,7 @@ def test_nothing_is_asked_for_while_everything_is_in_memory_and_everything_when_
 
     def will_need(row: int) -> int:
         asked.append(row)
-        return cold.will_need(row)
+        return cold.field("image").will_need(row)
 
     def one_pass() -> list[int]:
         """Reads all records; returns which were asked for."""
@@ -158,7 +158,7 @@ def test_a_record_outside_its_shard_is_for_record_to_complain_of(
     store = RecordStore(dataset, io=io)
     records = store.field("image")
     records._offset, records._size = (np.array([number] * 6).data for number in (offset, size))
-    assert store.will_need(0) == 0
+    assert store.field("image").will_need(0) == 0
     with pytest.raises(CorruptRecord, match="outside the shard"):
         store.record(0)
 
@@ -167,7 +167,7 @@ def test_a_record_outside_its_shard_is_for_record_to_complain_of(
 def test_a_missing_shard_is_for_record_to_complain_of(images: Path, tmp_path: Path, io: str) -> None:
     store = RecordStore(packed(images, tmp_path / "out", "tar"), io=io)
     (store.path / store.manifest.shards[0].name).unlink()
-    assert [*ReadAhead(store.will_need).through(range(12))] == [*range(12)]
+    assert [*ReadAhead(store.field("image").will_need).through(range(12))] == [*range(12)]
     with pytest.raises(CorruptFile, match="cannot be opened"):
         store.record(0)
 
@@ -190,7 +190,7 @@ def test_a_system_that_refuses_does_not_keep_a_record_from_being_read(
 
     monkeypatch.setattr("packtrain._readers.dataset.shards._pieces", refuse)
     store = RecordStore(dataset, io=io)
-    assert store.will_need(0) == 0
+    assert store.field("image").will_need(0) == 0
     assert len(store.record(0)) == store.index["length"][0]
 
 
