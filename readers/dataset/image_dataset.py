@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from packtrain._storage.staging.options import StageOptions
-    from packtrain._storage.staging.stager import Staged
     from packtrain._storage.streams.client import ChunkCache
 
 # Number of folders that are named in a `repr`.
@@ -397,9 +396,13 @@ def _opened(
             f"budget={budget!r}: {os.fspath(path)} is on this machine, and only the cache of a dataset in an object "
             "store has a budget; stage=packtrain.StageOptions(to=..., budget=...) limits staged copies"
         )
-    # This lease is released at the end of the function, when the store holds its own.
-    staged = None if place is None else _staged(path, place)
-    return RecordStore(path if staged is None else staged.path, io=io, check=check)
+    if place is None:
+        return RecordStore(path, io=io, check=check)
+    from packtrain._storage.staging.stager import stage as staged
+
+    # The lease of the copy is released at the end of the function, when the store holds its own.
+    copied = staged(path, place)
+    return RecordStore(copied.path, io=io, check=check)
 
 
 def _has_shards_elsewhere(path: str | os.PathLike[str]) -> bool:
@@ -409,12 +412,6 @@ def _has_shards_elsewhere(path: str | os.PathLike[str]) -> bool:
     except (DatasetError, OSError):
         # Who opens it says what is wrong.
         return False
-
-
-def _staged(path: str | os.PathLike[str], to: str | os.PathLike[str] | StageOptions) -> Staged:
-    from packtrain._storage.staging.stager import stage
-
-    return stage(path, to)
 
 
 def _place(stage: str | os.PathLike[str] | StageOptions | None) -> str | os.PathLike[str] | StageOptions | None:
