@@ -103,7 +103,7 @@ def columns_of(
 
 def _parse(kind: Kind, text: str) -> tuple[str, str, bool]:
     """Returns name, column and whether its cells are paths, of ``[NAME=]COL[:path]``."""
-    from packtrain._packer.lists.suggested_columns import field_words
+    from packtrain._packer.lists.suggestions import field_words
 
     by_path = kind.by_path
     # Where cells are always paths, it may be said all the same.

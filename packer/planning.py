@@ -25,7 +25,7 @@ from packtrain._formats import container
 from .arrays import LONGEST_HEADER, ArrayForm, array_form, fits
 from .facts import Shape, join_shapes
 from .listing import Cell, ListedSample, Listing, where_looked
-from .lists.class_names import read_class_names
+from .lists.reader import read_class_names
 from .masks import mask_header
 from .options import Columns, FieldColumn, PackOptions, usual_shard_bytes
 from .plan import Plan, PlannedColumn, PlannedShard

@@ -17,8 +17,15 @@ from packtrain._core.errors import ListError
 from .rows import BadRow, ColumnPlace, Row, columns_of, shown, start_of_text
 
 DELIMITERS: Final = (b",", b";", b"\t")
-_QUOTED: Final = re.compile(rb'(?:[^"]++|"")*+')
-_UNQUOTED: Final = {delimiter: re.compile(rb"[^\n%s]*+" % delimiter) for delimiter in DELIMITERS}
+_INSIDE: Final = rb'(?:[^"]++|"")*+'
+_CELLS: Final = {
+    delimiter: re.compile(
+        rb'(?:"(%(inside)s)"|(?!")([^\r\n%(end)s]*+))(?:(?=%(end)s)|\r?(?=\n|\Z))'
+        % {b"inside": _INSIDE, b"end": delimiter}
+    )
+    for delimiter in DELIMITERS
+}
+"""A cell up to the delimiter behind it, or with the CR of its line end."""
 
 
 class BadRecord(ValueError):
@@ -60,40 +67,27 @@ def read_record(text: bytes, start: int, delimiter: bytes) -> Record:
         return Record(line.split(delimiter), stop + 1)
     cells: list[bytes] = []
     position = start
-    while True:
-        read = _quoted if text.startswith(b'"', position) else _unquoted
-        cell, position = read(text, position, delimiter, len(cells))
-        cells.append(cell)
+    while found := _CELLS[delimiter].match(text, position):
+        quoted, plain = found.groups()
+        cells.append(plain if quoted is None else quoted.replace(b'""', b'"'))
+        position = found.end()
         if not text.startswith(delimiter, position):
             return Record(cells, position + 1)
         position += 1
+    raise _bad_cell(text, position, len(cells))
 
 
-def _quoted(text: bytes, opened: int, delimiter: bytes, column: int) -> tuple[bytes, int]:
-    """Returns the cell whose quote opens here, and the position of what follows it."""
-    found = _QUOTED.match(text, opened + 1)
+def _bad_cell(text: bytes, start: int, column: int) -> BadRecord:
+    """The error for a cell that cannot be read."""
+    if not text.startswith(b'"', start):
+        return BadRecord(column, start, "a CR stands outside quotes; lines end in LF or CRLF")
+    found = re.compile(_INSIDE).match(text, start + 1)
     closed = len(text) if found is None else found.end()
     if closed == len(text):
-        raise UnclosedQuote(column, opened, "the quote is never closed")
-    position = closed + 1
-    if text.startswith(b"\r", position) and text[position + 1 : position + 2] in (b"", b"\n"):
-        position += 1
-    if text[position : position + 1] not in (b"", b"\n", delimiter):
-        lines = text.count(b"\n", opened, closed)
-        where = f" {lines} line(s) below" if lines else ""
-        raise BadRecord(column, opened, f"more text follows the closing quote{where}; quotes in a cell are doubled")
-    return text[opened + 1 : closed].replace(b'""', b'"'), position
-
-
-def _unquoted(text: bytes, start: int, delimiter: bytes, column: int) -> tuple[bytes, int]:
-    found = _UNQUOTED[delimiter].match(text, start)
-    end = start if found is None else found.end()
-    cell = text[start:end]
-    if not text.startswith(delimiter, end):
-        cell = cell.removesuffix(b"\r")
-    if b"\r" in cell:
-        raise BadRecord(column, start, "a CR stands outside quotes; lines end in LF or CRLF")
-    return cell, end
+        return UnclosedQuote(column, start, "the quote is never closed")
+    lines = text.count(b"\n", start, closed)
+    where = f" {lines} line(s) below" if lines else ""
+    return BadRecord(column, start, f"more text follows the closing quote{where}; quotes in a cell are doubled")
 
 
 class Heads(NamedTuple):

@@ -23,13 +23,12 @@ from packtrain._storage.remote.urls import Url
 from ..encoding import Files
 from ..listing import ListedSample, Reject, dataset_name
 from ..options import Columns
-from .advice import ListedLines, named_columns
-from .blocks import Block, KeptLines, Text, blocks_between, blocks_of, distinct, line_hashes, plain_lines
+from .advice import ListedLines, find_missing, named_columns
+from .blocks import Block, KeptLines, Text, blocks_between, blocks_of, distinct, line_hashes, lines_of, plain_lines
 from .labels import BadLine
-from .lines import LineParser, find_lines
-from .missing import find_missing
-from .remedies import Remedy
+from .lines import LineParser
 from .rows import ColumnPlace
+from .suggestions import Remedy
 
 _HEAD: Final = 16 << 20
 """As much of a text as shows how it is written."""
@@ -96,7 +95,7 @@ class ImageList:
         self._class_numbers: npt.NDArray[np.int64] | None = None
         parser = LineParser(labels, classes, by_name=by_name, source=source or Path(name))
         head = text[:_HEAD]
-        has_header = spans is None and parser.adapt(head[start:end] for _, start, end in find_lines(head))
+        has_header = spans is None and parser.adapt(line for _, line in lines_of(head))
         self._with_names = classes is not None
         self._source, self._headed = source, has_header if spans is None else None
         self._text, self._lines = text, KeptLines()
@@ -142,8 +141,7 @@ class ImageList:
         if b"\r" in head.rstrip() and b"\n" not in head:
             remedy: Remedy | None = Remedy("Its lines end in CR alone", "tr '\\r' '\\n'")
         else:
-            lines = ((number, head[start:end]) for number, start, end in find_lines(head))
-            first = list(islice(lines, _SAMPLED_LINES + 1))
+            first = list(islice(lines_of(head), _SAMPLED_LINES + 1))
             header = self._parser.separator.heads(first.pop(0)[1]) if has_header else None
             refused = [(reject.line, os.fsencode(reject.path)) for reject in self.rejects[:_SAMPLED_LINES]]
             unnamed = source.suffix.lower() in (".csv", ".tsv") and not has_header

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import shlex
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -15,8 +16,8 @@ from packtrain._codec.values import decode_json
 from packtrain._core.errors import UsageError
 
 from .cells import kind_of
-from .remedies import Remedy
-from .rows import BOM, BadRow, Row, columns_of, shown, start_of_text
+from .rows import BadRow, Row, columns_of, shown, start_of_text
+from .suggestions import Remedy
 
 _SAMPLED_LINES: Final = 100
 _HEAD: Final = 1 << 20
@@ -134,7 +135,7 @@ def require_lines(source: Path, text: bytes) -> None:
     Raises:
         UsageError: It is one document, or values of several lines each.
     """
-    head = text[:_HEAD].removeprefix(BOM).decode(errors="replace")
+    head = text[:_HEAD].removeprefix(BOM_UTF8).decode(errors="replace")
     line, _, rest = head.lstrip().partition("\n")
     if _ends(line) == len(line.rstrip()) and rest.strip():
         return
@@ -177,5 +178,5 @@ def _objects_in(head: str) -> str:
 
 def starts_with_object(text: bytes) -> bool:
     """True if the first line of a text is an object, as in JSON lines."""
-    line = text[: text.find(b"\n") + 1 or len(text)].removeprefix(BOM).strip()
+    line = text[: text.find(b"\n") + 1 or len(text)].removeprefix(BOM_UTF8).strip()
     return line.startswith(b"{") and isinstance(_object(line)[0], dict)

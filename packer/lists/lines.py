@@ -7,7 +7,8 @@ in its first lines.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -15,10 +16,65 @@ from typing import Final
 from packtrain._core.errors import ListError
 from packtrain._core.options import LabelSpec
 
+from .delimited import BadRecord, read_record
 from .folder import IMAGE_SUFFIXES
 from .labels import BadLine, LabelParser, is_number, suggest_values
-from .separators import BOM, SEPARATORS, Separator
-from .suggested_columns import command_line
+from .suggestions import command_line
+
+
+@dataclass(frozen=True)
+class Separator:
+    """How the columns of a list are separated.
+
+    Attributes:
+        byte: Tab, comma or semicolon; None for blanks of any kind and number.
+        skipped: Number of columns before the path; 1 for the index that pandas writes.
+    """
+
+    byte: bytes | None = None
+    skipped: int = 0
+
+    def split(self, line: bytes, values: int) -> list[bytes]:
+        """Returns the path and the last `values` columns.
+
+        Raises:
+            BadLine: There are fewer columns.
+        """
+        if self.byte is None:
+            fields = line.rsplit(None, values) if values else [line]
+        elif b'"' in line or self.skipped:
+            columns = self.columns(line)[self.skipped :]
+            cut = len(columns) - values
+            fields = [self.byte.join(columns[:cut]), *columns[cut:]] if cut > 0 else columns
+        else:
+            fields = line.rsplit(self.byte, values) if values else [line]
+        if len(fields) <= values:
+            raise BadLine(f"expected a path and {values} label value(s), separated by {_NAMES[self.byte]}")
+        if self.byte is not None:
+            fields = [fields[0].rstrip(), *map(bytes.strip, fields[1:])]
+        return fields
+
+    def heads(self, line: bytes) -> tuple[list[str], Separator]:
+        """Returns the names of the columns in a header, and this separator."""
+        return [os.fsdecode(column).strip() for column in self.columns(line)], self
+
+    def columns(self, line: bytes) -> list[bytes]:
+        """Returns all columns, without their quotes.
+
+        Raises:
+            BadLine: Quotes do not match.
+        """
+        if self.byte is None:
+            return line.split()
+        try:
+            return read_record(line, 0, self.byte).cells
+        except BadRecord as error:
+            raise BadLine(f"cannot be read as columns separated by {_NAMES[self.byte]}: {error.problem}") from error
+
+
+_NAMES: Final = {None: "blanks", b"\t": "tabs", b",": "commas", b";": "semicolons"}
+SEPARATORS: Final = tuple(Separator(byte) for byte in _NAMES)
+
 
 _SAMPLED_LINES: Final = 100
 _LONGEST_LINE: Final = 1 << 16
@@ -135,16 +191,3 @@ class LineParser:
             return []
         heads = [os.fsdecode(column).strip().casefold() for column in columns]
         return heads if _PATH_HEADS.intersection(heads) and not any(map(is_number, columns)) else []
-
-
-def find_lines(text: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yields number, start and end of each line that is not blank. BOM, line end and trailing blanks are left out."""
-    start = len(BOM) if text.startswith(BOM) else 0
-    number = 0
-    while start < len(text):
-        newline = text.find(b"\n", start)
-        stop = len(text) if newline < 0 else newline
-        if length := len(text[start:stop].rstrip()):
-            yield number, start, start + length
-        start = stop + 1
-        number += 1

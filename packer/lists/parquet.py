@@ -148,49 +148,46 @@ def _kinds(columns: Columns) -> list[str]:
 
 
 def _require_fitting(dtype: Any, column: str, kind: str) -> None:
-    if _pyarrow()[0].types.is_dictionary(dtype):
+    if _is(dtype, "dictionary"):
         dtype = dtype.value_type
     wanted = _WANTED[kind]
     if not any(_HOLDS[name](dtype) for name in wanted):
         raise UsageError(f"column {column!r} holds {dtype}, but {' or '.join(wanted)} are needed")
 
 
+def _is(dtype: Any, *names: str) -> bool:
+    """Check that a type is one of these, in the words of `pyarrow.types`."""
+    types = _pyarrow()[0].types
+    return any(getattr(types, f"is_{name}")(dtype) for name in names)
+
+
 def _is_text(dtype: Any) -> bool:
-    types = _pyarrow()[0].types
-    return bool(types.is_string(dtype) or types.is_large_string(dtype))
-
-
-def _is_binary(dtype: Any) -> bool:
-    types = _pyarrow()[0].types
-    return bool(types.is_binary(dtype) or types.is_large_binary(dtype))
+    return _is(dtype, "string", "large_string")
 
 
 def _is_list(dtype: Any) -> bool:
-    types = _pyarrow()[0].types
-    return bool(types.is_list(dtype) or types.is_large_list(dtype) or types.is_fixed_size_list(dtype))
+    return _is(dtype, "list", "large_list", "fixed_size_list")
 
 
 def _is_numeric(dtype: Any) -> bool:
-    types = _pyarrow()[0].types
     while _is_list(dtype):
         dtype = dtype.value_type
-    return bool(types.is_integer(dtype) or types.is_floating(dtype) or types.is_boolean(dtype))
+    return _is(dtype, "integer", "floating", "boolean")
 
 
 def _is_plain(dtype: Any) -> bool:
     """True for what JSON can hold."""
-    types = _pyarrow()[0].types
     if _is_list(dtype):
         return _is_plain(dtype.value_type)
-    if types.is_struct(dtype):
+    if _is(dtype, "struct"):
         return all(_is_plain(dtype.field(number).type) for number in range(dtype.num_fields))
-    return _is_text(dtype) or _is_numeric(dtype) or bool(types.is_null(dtype))
+    return _is_text(dtype) or _is_numeric(dtype) or _is(dtype, "null")
 
 
 _HOLDS: Final = {
     "paths (strings)": _is_text,
     "strings": _is_text,
-    "binary values": _is_binary,
+    "binary values": lambda dtype: _is(dtype, "binary", "large_binary"),
     "numbers": _is_numeric,
     "structs": _is_plain,
 }
@@ -198,8 +195,7 @@ _HOLDS: Final = {
 
 
 def _plain(column: Any) -> Any:
-    types = _pyarrow()[0].types
-    return column.dictionary_decode() if types.is_dictionary(column.type) else column
+    return column.dictionary_decode() if _is(column.type, "dictionary") else column
 
 
 def _value(scalar: Any, kind: str) -> Any:
@@ -218,10 +214,9 @@ def _array(scalar: Any) -> Cell:
     """
     if not _is_list(scalar.type):
         return _npy(np.array(scalar.as_py(), scalar.type.to_pandas_dtype()))
-    pa, _ = _pyarrow()
     values, shape = scalar.values, [len(scalar.values)]
     while _is_list(values.type):
-        fixed = values.type.list_size if pa.types.is_fixed_size_list(values.type) else 0
+        fixed = values.type.list_size if _is(values.type, "fixed_size_list") else 0
         lengths = set(values.value_lengths().to_pylist()) if not fixed else {fixed}
         if values.null_count or len(lengths) > 1:
             raise BadLine("the lists in a list are not of one length, or one is null")

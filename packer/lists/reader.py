@@ -1,7 +1,8 @@
-"""Reads a list or an image folder, whatever its form."""
+"""Reads a list or an image folder, whatever its form, and files of class names."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -10,25 +11,58 @@ from typing import Final
 
 from packtrain._core.errors import ListError, UsageError
 from packtrain._core.files import file_errors
-from packtrain._core.opening import is_stream, open_regular
+from packtrain._core.opening import is_stream, open_regular, read_named
 from packtrain._core.options import LabelSpec
 from packtrain._core.paths import local_path
+from packtrain._core.suggestions import did_you_mean
 from packtrain._storage.remote.urls import Url
 
 from ..listing import Listing
 from ..options import Columns
-from .class_names import read_class_names, similar_file
+from .blocks import LARGE, LargeText
 from .delimited import DelimitedRows
 from .folder import list_classes, list_images
 from .image_list import ImageList
 from .json_lines import JsonLines, no_objects, require_lines, starts_with_object
-from .large import LARGE, LargeText
-from .no_list import HEAD_BYTES, refuse_other_file, refuse_other_folder
+from .other_files import HEAD_BYTES, refuse_other_file, refuse_other_folder
 from .parquet import ParquetRows, heads_of
-from .remedies import require_utf8
 from .rows import Rows
-from .suggested_columns import command_line
+from .suggestions import command_line, require_utf8
 from .tables import Table
+
+_PROGRAMS: Final = (".py", ".pyc", ".ipynb", ".sh")
+_LARGEST: Final = 1 << 28
+
+
+def read_class_names(classes: Path) -> tuple[str, ...]:
+    """Reads a file with one class name per line, in label order. It may be a pipe.
+
+    Raises:
+        ListError: It cannot be read, or holds no names.
+    """
+    try:
+        listed = read_named(classes, _LARGEST).decode("utf-8-sig").strip()
+    except FileNotFoundError as error:
+        raise ListError(f"there is no file of class names {classes}{similar_file(classes)}") from error
+    except OSError as error:
+        folder = error.errno == errno.EISDIR
+        reason = "it is a folder. Give a file with one class name per line" if folder else error.strerror
+        raise ListError(f"cannot read the class names {classes}: {reason}") from error
+    except UnicodeDecodeError as error:
+        raise ListError(f"cannot read the class names {classes}: they are not encoded in UTF-8 ({error})") from error
+    if not listed:
+        raise ListError(f"{classes} holds no class names. Write one per line, in label order")
+    return tuple(line.strip() for line in listed.split("\n"))
+
+
+def similar_file(path: Path) -> str:
+    """The "did you mean" of a file that is not there. A program is never meant."""
+    try:
+        names = sorted(os.listdir(path.parent))
+    except OSError:
+        return ""
+    return did_you_mean(path.name, [name for name in names if not name.lower().endswith(_PROGRAMS)])
+
 
 _JSON_LINES: Final = (".jsonl", ".ndjson")
 _PARQUET: Final = (".parquet", ".pq")

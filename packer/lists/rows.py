@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from packtrain._core.errors import ListError, UsageError
 from packtrain._core.suggestions import did_you_mean
 
-from .suggested_columns import are_values
+from .suggestions import are_values
 
-BOM = b"\xef\xbb\xbf"
 _SHOWN = 500
 
 
@@ -91,9 +91,9 @@ def start_of_text(text: bytes, name: str) -> int:
     Raises:
         ListError: It holds nothing.
     """
-    if not text.removeprefix(BOM).strip():
+    if not text.removeprefix(BOM_UTF8).strip():
         raise ListError(f"{name} is empty")
-    return len(BOM) if text.startswith(BOM) else 0
+    return len(BOM_UTF8) if text.startswith(BOM_UTF8) else 0
 
 
 def shown(text: bytes) -> str:

@@ -19,11 +19,11 @@ from packtrain._storage.remote.urls import Url
 from ..encoding import Files
 from ..listing import Cell, ListedSample, Reject, dataset_name
 from ..options import Columns
+from .advice import find_missing
 from .cells import cell_in, is_numeric, label_texts, path_in, value_texts
 from .labels import BadLine, LabelParser, stored_labels, suggest_values
-from .missing import find_missing
-from .remedies import of_url
 from .rows import BadRow, Row, Rows
+from .suggestions import of_url
 
 _NO_LABEL: Final = ()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,11 @@ from hypothesis import strategies as st
 
 from packtrain import LabelSpec
 from packtrain._packer.lists import blocks, reader
-from packtrain._packer.lists.blocks import blocks_of, distinct, line_hashes, plain_lines
+from packtrain._packer.lists.blocks import LargeText, blocks_of, distinct, line_hashes, plain_lines
 from packtrain._packer.lists.image_list import ImageList
 from packtrain._packer.lists.labels import BadLine
-from packtrain._packer.lists.large import LargeText
-from packtrain._packer.lists.lines import LineParser, find_lines
+from packtrain._packer.lists.lines import LineParser, Separator
 from packtrain._packer.lists.reader import read_list
-from packtrain._packer.lists.separators import Separator
 from packtrain.errors import ListError
 
 PATHS = [b"a.jpg", b"some/path of images/n01.JPEG", b"x" * 30, b"\xff"]
@@ -34,6 +33,15 @@ TEXTS = st.one_of(
     ),
 )
 SEPARATORS = st.sampled_from([Separator(), Separator(b","), Separator(b"\t"), Separator(b";", 1)])
+
+
+def find_lines(text: bytes) -> Iterator[tuple[int, int, int]]:
+    """Number, start and end of each line that is not blank, one by one."""
+    start = 3 if text.startswith(b"\xef\xbb\xbf") else 0
+    for number, line in enumerate(text[start:].split(b"\n")):
+        if length := len(line.rstrip()):
+            yield number, start, start + length
+        start += len(line) + 1
 
 
 @pytest.fixture(autouse=True, params=[7, 64, 4 << 20])

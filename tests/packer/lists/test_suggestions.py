@@ -9,7 +9,7 @@ import pytest
 
 from packtrain._core.options import LabelSpec
 from packtrain._packer.lists.reader import read_list
-from packtrain._packer.lists.remedies import Remedy
+from packtrain._packer.lists.suggestions import Remedy
 from packtrain._storage.remote.urls import Url
 
 REMEDY = Remedy("It is wrong", "tr a b", ("--labels", "class"))

@@ -12,7 +12,7 @@ from packtrain._core.manifest import MANIFEST, PLAN
 
 from ..foreign.headers import BLOCK, BadArchive, check_sum, compression
 from .folder import IMAGE_SUFFIXES
-from .remedies import Remedy, utf_16
+from .suggestions import Remedy, utf_16
 
 HEAD_BYTES: Final = 4096
 """Number of bytes of a file that `refuse_other_file` has to see."""
@@ -24,7 +24,6 @@ _UNPACKERS: Final = {"gzip": "gunzip", "bzip2": "bunzip2", "xz": "unxz", "zstd":
 _EXPORT: Final = "write its images to files, and a line with path and label for each"
 _PARQUET: Final = b"PAR1"
 _UNPACK: Final = "index --unpack DIR"
-_SUFFIXES: Final = tuple(IMAGE_SUFFIXES)
 _TARS: Final = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz")
 _MOST_NULS: Final = 8
 """More of them in the head of a file are no slips in a text."""
@@ -62,7 +61,7 @@ def refuse_other_folder(folder: Path) -> None:
         # Whoever looks for images there says why it cannot be read.
         return
     tars = [name for name, is_folder in entries if name.endswith(_TARS) and not is_folder]
-    if tars and not any(is_folder or name.endswith(_SUFFIXES) for name, is_folder in entries):
+    if tars and not any(is_folder or name.endswith(IMAGE_SUFFIXES) for name, is_folder in entries):
         plain = all(name.endswith(".tar") for name in tars)
         instead = _typed("index" if plain else _UNPACK, folder)
         raise ListError(f"{folder} is a folder of tar archives, not of images: {instead}")
