@@ -115,7 +115,8 @@ def pack(
     part = Part.of(part)
     if part is not None and engine is not None:
         raise UsageError("a cluster packs all parts: leave out `part`, or `engine`")
-    check_run(workers, on_progress)
+    whole("workers", workers, 1)
+    function("on_progress", on_progress)
     function("on_warning", on_warning)
     flag("retry_rejects", retry_rejects)
     if retry_rejects and part is not None:
@@ -132,17 +133,15 @@ def pack(
         with _listing(listed, output, options, on_warning) as (images, options):
             # A dataset that is packed once more has been allowed its rejects before.
             before = len(images.rejects) if isinstance(images, DatasetRows) else 0
-            return pack_listing(
-                images,
-                output,
-                options,
-                workers,
-                before + reject_limit(max_rejects, images.lines - before),
-                retry_rejects=retry_rejects,
-                engine=engine,
-                part=part,
-                on_progress=on_progress,
-            )
+            limit = before + reject_limit(max_rejects, images.lines - before)
+            guard = RejectGuard(limit, images.lines, images)
+            with file_errors(output.folder):
+                plan = _prepare(images, output, options, guard)
+                numbers = range(len(plan.shards)) if part is None else part.shards(len(plan.shards))
+                role = "" if part is None else f"part {part}"
+                run = Run(output, plan, images, numbers, guard, workers, engine, role, retry_rejects, on_progress)
+                with locked(output.folder / PLAN, shared=part is not None):
+                    return _pack_all(run) if part is None else _pack_part(run, str(part))
 
 
 @contextmanager
@@ -180,41 +179,13 @@ def _seen_from_elsewhere(
     return absolute(out), absolute(source), options
 
 
-def check_run(workers: int, on_progress: Callable[[PackProgress], None] | None) -> None:
-    """Checks arguments that say how a run goes.
-
-    Raises:
-        UsageError: One has the wrong type or is out of range.
-    """
-    whole("workers", workers, 1)
-    function("on_progress", on_progress)
-
-
-def pack_listing(
-    images: Listing,
-    output: Output,
-    options: PackOptions,
-    workers: int,
-    max_rejects: int,
-    *,
-    retry_rejects: bool = False,
-    engine: Engine | None = None,
-    part: Part | None = None,
-    on_progress: Callable[[PackProgress], None] | None = None,
-) -> PackReport:
-    """Packs what a listing says; see `pack`. At most `max_rejects` lines may be refused."""
-    folder, guard = output.folder, RejectGuard(max_rejects, images.lines, images)
-    with file_errors(folder):
-        output.prepare()
-        if (folder / MANIFEST).exists():
-            guard.accept(Manifest.load(folder).rejects)
-        _count_bad_lines(guard, images)
-        plan = _agree_on_plan(output, images, options)
-        numbers = range(len(plan.shards)) if part is None else part.shards(len(plan.shards))
-        role = "" if part is None else f"part {part}"
-        run = Run(output, plan, images, numbers, guard, workers, engine, role, retry_rejects, on_progress)
-        with locked(folder / PLAN, shared=part is not None):
-            return _pack_all(run) if part is None else _pack_part(run, str(part))
+def _prepare(images: Listing, output: Output, options: PackOptions, guard: RejectGuard) -> Plan:
+    """Bring the output up to date, and return the plan that all runs follow."""
+    output.prepare()
+    if (output.folder / MANIFEST).exists():
+        guard.accept(Manifest.load(output.folder).rejects)
+    _count_bad_lines(guard, images)
+    return _agree_on_plan(output, images, options)
 
 
 def _pack_all(run: Run) -> PackReport:
