@@ -258,9 +258,9 @@ class CacheWriter:
         self._spent = 0
 
     def _evict(self) -> None:
-        evicted = self._publisher.evict()
-        self.figures.evicted_shards += evicted.shards
-        self.figures.evicted_bytes += evicted.bytes
+        shards, size = self._publisher.evict()
+        self.figures.evicted_shards += shards
+        self.figures.evicted_bytes += size
 
     def _look(self) -> None:
         """Bring the figures up to date."""

@@ -6,7 +6,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from packtrain._core.errors import CorruptFile
 from packtrain._core.files import fsync_folder
@@ -27,13 +27,6 @@ from .file_users import is_open, who_maps, who_reads
 from .shard import FinishedShard, allocated, shard_files
 
 _MOST_NAMED: Final = 3
-
-
-class Evicted(NamedTuple):
-    """Number of deleted shards, and their size in allocated blocks, with the files beside them."""
-
-    shards: int
-    bytes: int
 
 
 class Publisher:
@@ -124,8 +117,12 @@ class Publisher:
         """Check whether a generation with `more` bytes fits `most` bytes and keeps all shards that nobody has seen."""
         return self._too_many(self.newest, most - more, seen)[1] <= most - more
 
-    def evict(self) -> Evicted:
-        """Retire the generations that nobody needs, and delete unneeded shards that no process has open."""
+    def evict(self) -> tuple[int, int]:
+        """Retire the generations that nobody needs, and delete unneeded shards that no process has open.
+
+        Returns:
+            Number of deleted shards, and their size in allocated blocks, with the files beside them.
+        """
         before = len(self._held)
         for number in sorted(self._held)[:-1]:
             if retire(self._root, number):
@@ -141,7 +138,7 @@ class Publisher:
                 for path in files:
                     path.unlink(missing_ok=True)
                 count, total = count + 1, total + self._allocated.pop(number)
-        return Evicted(count, total)
+        return count, total
 
     @property
     def holds_older(self) -> bool:

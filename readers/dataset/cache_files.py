@@ -81,37 +81,37 @@ class CacheFiles:
         self._given = io
         self._suffix = container(self.info.format).SUFFIX
         self._dtype = index_dtype(self.schema)
-        self._parts: dict[int, Part] = {}
+        self._shards: dict[int, CacheShard] = {}
         mapped = io == "mmap" or (io == "auto" and not is_network(self.root))
         self.io: Final[Io] = "mmap" if mapped else "pread"
 
     def __reduce__(self) -> tuple[Callable[..., CacheFiles], tuple[str, str, bool, str]]:
         return _reopened, (os.fspath(self.root), self._given, self.check, self.info.id)
 
-    def part(self, number: int, generation: Generation) -> Part:
-        """A shard of a generation with its index.
+    def shard(self, number: int, generation: Generation) -> CacheShard:
+        """Return a shard of a generation with its index.
 
         Raises:
             CorruptFile: Its index is missing or damaged.
             UnreadableFile: Its index cannot be read.
         """
-        part = self._parts.get(number)
+        shard = self._shards.get(number)
         # Another thread may have been faster.
-        return self._parts.setdefault(number, self._part(number, generation)) if part is None else part
+        return self._shards.setdefault(number, self._open_shard(number, generation)) if shard is None else shard
 
     def forget(self, before: int) -> None:
-        """Closes all shards with lower numbers. Views that were handed out stay valid, and so do other threads' reads.
+        """Close all shards with lower numbers. Views that were handed out stay valid, and so do other threads' reads.
 
         A generation that has such a shard opens it again as it needs it.
         """
         # Copies, because other threads may open shards meanwhile.
-        for kept in (self._parts, self.opened):
+        for kept in (self._shards, self.opened):
             for shard in list(kept):
                 if shard < before:
                     kept.pop(shard, None)
 
     def require_same(self) -> None:
-        """Makes sure that the folder holds the cache that was opened.
+        """Make sure that the folder holds the cache that was opened.
 
         Raises:
             GenerationGone: It holds another one by now.
@@ -120,23 +120,23 @@ class CacheFiles:
         if CacheInfo.load(self.root) != self.info:
             raise _replaced(self.root)
 
-    def _part(self, number: int, generation: Generation) -> Part:
+    def _open_shard(self, number: int, generation: Generation) -> CacheShard:
         place = number - generation.first_shard
         file = index_path(self.root, number)
         with advising(REMEDY, f"{SHARDS}/{file.name}"):
             index = self._index(file, number, generation, place)
         path = shard_path(self.root, self._suffix, number)
         shards = _OneShard(self.root, path, generation.bytes[place], self.io, self.opened, 1 - _INDEXES)
-        return Part(self.info, shards, index, _PartFaults(self.root, path.name, index), check=self.check)
+        return CacheShard(self.info, shards, index, _CacheShardFaults(self.root, path.name, index), check=self.check)
 
     def _index(self, path: Path, number: int, generation: Generation, place: int) -> ShardIndex:
-        """The index of a shard, checked as a whole."""
+        """Open the index of a shard, and check it as a whole."""
         records, checksum = generation.records[place], generation.index_crc32c[place]
         header = table_header(self._dtype, records)
         size = len(header) + records * self._dtype.itemsize
         if size > _MOST_INDEX_BYTES:
             raise CorruptFile(f"{path} is damaged: {records} samples are too many for one shard")
-        mapped = len(self._parts) < descriptor_budget() * _INDEXES
+        mapped = len(self._shards) < descriptor_budget() * _INDEXES
         with reading(path), os.fdopen(open_regular(path, below=self.root), "rb") as file:
             # An empty file cannot be mapped.
             mapped = mapped and os.fstat(file.fileno()).st_size == size
@@ -201,7 +201,7 @@ class ShardIndex:
         """Does nothing: the index was checked when it was opened."""
 
 
-class Part:
+class CacheShard:
     """One shard of a cache: its records by field. It knows nothing of the cache, so that both go when they are dropped.
 
     Args:
@@ -234,11 +234,11 @@ class Part:
         return records
 
     def describe(self, row: int) -> str:
-        """The name of a row of this shard for messages."""
+        """Return the name of a row of this shard for messages."""
         return self._faults.describe(row)
 
 
-class _PartFaults(Faults):
+class _CacheShardFaults(Faults):
     """Faults of one shard of a cache.
 
     Args:

@@ -17,7 +17,7 @@ from packtrain._core.errors import CorruptRecord, DatasetError, GenerationGone, 
 from packtrain._core.generations import Generation, GenerationLease, generation_numbers
 from packtrain._core.schema import Field
 
-from .cache_files import CacheFiles, Part
+from .cache_files import CacheFiles, CacheShard
 from .image_dataset import ImageDataset
 from .records import FieldRecords, counted
 from .samples import PackedSamples
@@ -73,7 +73,7 @@ class GenerationStore(Store):
         """Return the same store without a lease, until it is used."""
         return GenerationStore(self._files, self.generation)
 
-    def at(self, row: int) -> tuple[Part, int]:
+    def at(self, row: int) -> tuple[CacheShard, int]:
         """Return the shard that holds a row, and the row there; a negative row is counted from the end.
 
         Raises:
@@ -85,7 +85,7 @@ class GenerationStore(Store):
             row = counted(row, self._length)
         self._take_lease()
         place = bisect_right(self._starts, row) - 1
-        return self._files.part(self.generation.first_shard + place, self.generation), row - self._starts[place]
+        return self._files.shard(self.generation.first_shard + place, self.generation), row - self._starts[place]
 
     def _take_lease(self) -> None:
         """Take a lease, unless this process has one."""
@@ -131,10 +131,10 @@ class GenerationStore(Store):
 
     @override
     def label(self, row: int) -> Label:
-        part, row = self.at(row)
+        shard, row = self.at(row)
         if self.schema.labels.kind == "none":
             return NO_LABEL
-        value = part.index["label"][row]
+        value = shard.index["label"][row]
         label: Label = value.copy() if value.ndim else value.item()
         return label
 
@@ -148,7 +148,7 @@ class GenerationStore(Store):
         """
         self._take_lease()
         shards = range(self.generation.first_shard, self.generation.end_shard)
-        return np.concatenate([self._files.part(number, self.generation).index["label"] for number in shards])
+        return np.concatenate([self._files.shard(number, self.generation).index["label"] for number in shards])
 
     @override
     def line(self, row: int) -> int:
@@ -164,10 +164,10 @@ class GenerationStore(Store):
     @override
     def describe(self, row: int) -> str:
         try:
-            part, inner = self.at(row)
+            shard, inner = self.at(row)
         except DatasetError:
             return f"sample {self.line(row)}"
-        return part.describe(inner)
+        return shard.describe(inner)
 
     @override
     def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -192,8 +192,8 @@ class GenerationRecords:
         self._name = field.name
 
     def _at(self, row: int) -> tuple[FieldRecords, int]:
-        part, inner = self._store.at(row)
-        return part.field(self._name), inner
+        shard, inner = self._store.at(row)
+        return shard.field(self._name), inner
 
     def read(self, row: int, on_stage: OnStage = untimed) -> memoryview | None:
         """The stored bytes of `row`; None if it is missing."""
