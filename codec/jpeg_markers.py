@@ -44,19 +44,19 @@ class FrameHeader(NamedTuple):
 
 def frame_header(data: bytes | bytearray | memoryview) -> FrameHeader | None:
     """The frame header of a JPEG; None if there is none where one should be."""
-    place = 2
+    offset = 2
     try:
-        while data[place] == 0xFF:
-            while data[place + 1] == 0xFF:  # fill bytes (T.81, B.1.1.2)
-                place += 1
-            marker = data[place + 1]
+        while data[offset] == 0xFF:
+            while data[offset + 1] == 0xFF:  # fill bytes (T.81, B.1.1.2)
+                offset += 1
+            marker = data[offset + 1]
             if marker == _START_OF_SCAN or marker in _BARE:
                 break
             if marker in _FRAMES:
                 return FrameHeader(
-                    marker, data[place + 7] << 8 | data[place + 8], data[place + 5] << 8 | data[place + 6]
+                    marker, data[offset + 7] << 8 | data[offset + 8], data[offset + 5] << 8 | data[offset + 6]
                 )
-            place += 2 + (data[place + 2] << 8 | data[place + 3])
+            offset += 2 + (data[offset + 2] << 8 | data[offset + 3])
     except IndexError:
         return None
     return None
@@ -85,12 +85,12 @@ def _most_markers(data: bytes | bytearray | memoryview) -> int:
 
 def _count(data: bytes | bytearray | memoryview) -> int:
     """The scans up to the end of the image, where libjpeg stops. As libjpeg, it passes over what is no marker."""
-    place, scans = 2, 0
-    while (found := _MARKER.search(data, place)) is not None:
-        place, marker = found.end(), data[found.end() - 1]
+    offset, scans = 2, 0
+    while (found := _MARKER.search(data, offset)) is not None:
+        offset, marker = found.end(), data[found.end() - 1]
         if marker == _END_OF_IMAGE:
             break
         scans += marker == _START_OF_SCAN
         if marker != _START_OF_IMAGE:
-            place += int.from_bytes(data[place : place + 2])
+            offset += int.from_bytes(data[offset : offset + 2])
     return scans

@@ -135,29 +135,29 @@ def _image_data(data: memoryview) -> bytes:
         ValueError: The chunks are not those of a usual file, or a checksum is wrong.
     """
     pieces: list[memoryview] = []
-    place, kind = len(_SIGNATURE), b""
+    offset, kind = len(_SIGNATURE), b""
     while kind != b"IEND":
-        length, kind = _CHUNK.unpack_from(data, place)
-        body = data[place + _CHUNK.size : place + _CHUNK.size + length]
-        (checksum,) = _CHECKSUM.unpack_from(data, place + _CHUNK.size + length)
+        length, kind = _CHUNK.unpack_from(data, offset)
+        body = data[offset + _CHUNK.size : offset + _CHUNK.size + length]
+        (checksum,) = _CHECKSUM.unpack_from(data, offset + _CHUNK.size + length)
         if zlib.crc32(body, zlib.crc32(kind)) != checksum:
             raise ValueError
         if kind == b"IDAT":
             pieces.append(body)
-        elif kind[0] & _ANCILLARY == 0 and kind not in (b"PLTE", b"IEND") and place != len(_SIGNATURE):
+        elif kind[0] & _ANCILLARY == 0 and kind not in (b"PLTE", b"IEND") and offset != len(_SIGNATURE):
             raise ValueError
-        place += _CHUNK.size + length + _CHECKSUM.size
+        offset += _CHUNK.size + length + _CHECKSUM.size
     return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
 
 
 def _refuse_second_header(data: Encoded) -> None:
     """Refuses a file with two headers, of which Pillow believes the second: it may say colours, or other bits."""
-    place, kind = _AFTER_HEADER, b""
-    while kind != b"IDAT" and place + _CHUNK.size <= len(data):
-        length, kind = _CHUNK.unpack_from(data, place)
+    offset, kind = _AFTER_HEADER, b""
+    while kind != b"IDAT" and offset + _CHUNK.size <= len(data):
+        length, kind = _CHUNK.unpack_from(data, offset)
         if kind == b"IHDR":
             raise ValueError("it has two PNG headers")
-        place += _CHUNK.size + length + _CHECKSUM.size
+        offset += _CHUNK.size + length + _CHECKSUM.size
 
 
 def map_mask(mask: Mask, operations: Sequence[Operation], into: Mask | None = None) -> Mask:

@@ -386,22 +386,22 @@ def _opened(
     io: str,
     check: bool,
 ) -> RecordStore:
-    place = _place(stage)
-    if is_url(os.fspath(path)) or (place is not None and _has_shards_elsewhere(path)):
+    stage = _checked_stage(stage)
+    if is_url(os.fspath(path)) or (stage is not None and _has_shards_elsewhere(path)):
         from .streamed import open_streamed
 
-        return open_streamed(path, place, budget, io=io, check=check)
+        return open_streamed(path, stage, budget, io=io, check=check)
     if budget is not None:
         raise UsageError(
             f"budget={budget!r}: {os.fspath(path)} is on this machine, and only the cache of a dataset in an object "
             "store has a budget; stage=packtrain.StageOptions(to=..., budget=...) limits staged copies"
         )
-    if place is None:
+    if stage is None:
         return RecordStore(path, io=io, check=check)
     from packtrain._storage.staging.stager import stage as staged
 
     # The lease of the copy is released at the end of the function, when the store holds its own.
-    copied = staged(path, place)
+    copied = staged(path, stage)
     return RecordStore(copied.path, io=io, check=check)
 
 
@@ -414,7 +414,7 @@ def _has_shards_elsewhere(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def _place(stage: str | os.PathLike[str] | StageOptions | None) -> str | os.PathLike[str] | StageOptions | None:
+def _checked_stage(stage: str | os.PathLike[str] | StageOptions | None) -> str | os.PathLike[str] | StageOptions | None:
     if stage is None:
         return None
     from packtrain._storage.staging.options import StageOptions

@@ -103,8 +103,8 @@ class ArrayExecutor(Executor):
         source = plan.source
         if plan.window is None or image.part is not None or plan.box != image.box or not self._records.cuts:
             return source
-        spared = image.width * image.height - source.width * source.height
-        return source if spared > CUT_PIXELS else image.box
+        saved = image.width * image.height - source.width * source.height
+        return source if saved > CUT_PIXELS else image.box
 
 
 def _finish_array(
