@@ -46,8 +46,8 @@ _COMPRESSED: Final = {
 }
 
 
-class Source(Protocol):
-    """What a walk reads from: a file that is read from front to back (`shard_files.Pieces`)."""
+class Archive(Protocol):
+    """A file that is read from front to back, such as `shard_files.SlidingWindow`."""
 
     @property
     def size(self) -> int:
@@ -89,7 +89,7 @@ class BadArchive(Exception):
 
 @dataclass
 class _Extended:
-    """What headers before that of a member say about it."""
+    """Extended headers: those before the header of a member that describe the member."""
 
     header: int | None = None
     kinds: set[str] = field(default_factory=set)
@@ -105,11 +105,11 @@ class _Extended:
 
 
 def compression(start: bytes) -> str | None:
-    """How a file that begins with `start` is compressed; None if it is not."""
+    """Return the compression of a file that begins with `start`; None for a plain file."""
     return next((name for magic, name in _COMPRESSED.items() if start.startswith(magic)), None)
 
 
-def members(source: Source) -> Iterator[Member]:
+def members(source: Archive) -> Iterator[Member]:
     """Yields the regular files of an archive, in order. Folders are passed over.
 
     Whoever takes a member may read its content from `source` before taking the next.
@@ -201,7 +201,7 @@ def _name(block: bytes, place: int) -> bytes:
     return name
 
 
-def _content(source: Source, place: int, size: int, most: int, header: int) -> bytes:
+def _content(source: Archive, place: int, size: int, most: int, header: int) -> bytes:
     """The content of a header that tells of the next member, with its padding."""
     if size > most:
         raise BadArchive(f"a header of {size} bytes that tells of the next member: at most {most} are read", header)
@@ -268,7 +268,7 @@ def _refuse_global(records: dict[bytes, bytes], header: int) -> None:
         raise BadArchive("a global header that gives all members the same name or size", header)
 
 
-def _check_file(source: Source, name: bytes, place: int, size: int, header: int) -> None:
+def _check_file(source: Archive, name: bytes, place: int, size: int, header: int) -> None:
     if not name or name.endswith(b"/"):
         raise BadArchive(f"a file with the name {shown(name)}", header)
     if place + size > source.size:
@@ -294,7 +294,7 @@ def _check_other(kind: str, name: bytes, size: int, header: int) -> None:
         raise BadArchive(f"{shown(name)} is {what}: write the archive again {remedy}", header)
 
 
-def _check_end(source: Source, place: int) -> None:
+def _check_end(source: Archive, place: int) -> None:
     """Checks that nothing but zeros follows: behind the end, no program would look for the samples that are there."""
     first = place
     while piece := source.view(place, 64 * BLOCK):
@@ -309,7 +309,7 @@ def _check_end(source: Source, place: int) -> None:
         raise BadArchive(_cut_off(source, first, 0), first)
 
 
-def _cut_off(source: Source, place: int, found: int) -> str:
+def _cut_off(source: Archive, place: int, found: int) -> str:
     if not source.size:
         return "an empty file, not a tar archive"
     if place == 0:

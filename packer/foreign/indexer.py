@@ -45,7 +45,7 @@ from .unpacking import unpacked_shards
 
 _SHOWN: Final = 5
 _ROUNDS: Final = 4
-"""How often it is looked whether all shards have notes; between that, those without are read."""
+"""Looks at the notes before giving up; between two looks, shards without a note are read."""
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ def _update(
 
 @dataclass(frozen=True)
 class _Run:
-    """How shards are indexed; see `index_shards`."""
+    """Options of a run; see `index_shards`."""
 
     workers: int
     max_rejects: str | int

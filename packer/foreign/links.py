@@ -58,7 +58,7 @@ class Compared:
 
 
 def shard_places(folder: Location, manifest: Manifest) -> list[Location]:
-    """Where the shards of a dataset lie."""
+    """Return the locations of the shards of a dataset."""
     places = (shard_place(folder, manifest, number) for number in range(len(manifest.shards)))
     return [place if isinstance(place, Url) else Path(os.path.normpath(place)) for place in places]
 

@@ -1,4 +1,4 @@
-"""What the extensions in foreign shards mean, and where labels come from; plan.json keeps it for later shards."""
+"""Rules: the field of each extension in foreign shards, and the member with the label; plan.json keeps them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Extension = Annotated[str, Form(r"[^/\0]+", "what follows the first dot of a nam
 
 @dataclass(frozen=True)
 class FieldRule:
-    """What a user says about an extension.
+    """The field of an extension, as a user gives it.
 
     Attributes:
         name: Name of its field.
@@ -72,7 +72,7 @@ class FieldRule:
 
 @dataclass(frozen=True)
 class LabelRule:
-    """Where the label of a sample is.
+    """The member that holds the label of a sample.
 
     Attributes:
         extension: Extension of the member that holds it.
@@ -98,7 +98,7 @@ class LabelRule:
 
 @dataclass(frozen=True)
 class Rules:
-    """How the extensions of foreign shards are to be understood.
+    """The meaning of the extensions of foreign shards.
 
     Attributes:
         fields: What is said about extensions; all others are understood by themselves.
@@ -149,11 +149,11 @@ class Rules:
         return _LABEL_EXTENSION if self.label is None else self.label.extension
 
     def label_key(self, extension: str) -> str | None:
-        """Where the label is in JSON members with this extension; None if it is elsewhere."""
+        """Return the key of the label in JSON members with this extension; None if the label is elsewhere."""
         return self.label.key if self.label is not None and extension == self.label.extension else None
 
     def kind(self, extension: str) -> str:
-        """What the members with this extension are: ``"label"``, or the kind of a field."""
+        """Return the kind of the field of an extension, or ``"label"``."""
         for rule in self.fields:
             if rule.extension == extension and rule.kind is not None:
                 return rule.kind

@@ -1,4 +1,4 @@
-"""What a member of a foreign shard holds, as far as an index has to know: from its first bytes where that is enough."""
+"""Content of a member of a foreign shard, as far as an index needs it: from the first bytes where they are enough."""
 
 from __future__ import annotations
 

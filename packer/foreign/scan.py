@@ -30,12 +30,12 @@ from . import records
 from .headers import BLOCK, BadArchive, Member, compression, members, shown
 from .plan import Rules
 from .records import ImageFacts, Label, Unfit
-from .shard_files import Pieces, unreadable
+from .shard_files import SlidingWindow, unreadable
 
 _REPORT_MEMBERS: Final = 512
 _HEAD: Final = 64 * 1024
 _CHECKS: Final = {"text": records.check_text, "json": records.parse_json}
-"""What looks at the whole of a member, by the kind of its field."""
+"""Checks of a whole member, by the kind of its field."""
 MOST_EXTENSIONS: Final = 64
 _SCANNER: Final = 1
 """Version of what is found in a shard: notes of other versions are not used."""
@@ -49,18 +49,18 @@ class ScanTask:
 
     Attributes:
         number: Number of the shard.
-        place: The shard.
+        location: The shard.
         rules: How its extensions are to be understood.
         notes: Folder in which the note of the scan is kept.
     """
 
     number: int
-    place: Location
+    location: Location
     rules: Rules
     notes: Location
 
     def __str__(self) -> str:
-        return f"indexing {self.place}"
+        return f"indexing {self.location}"
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def joined(here: Field | None, there: Field) -> Field:
 
 @dataclass(frozen=True)
 class Scan:
-    """What is in one shard.
+    """The content of one shard.
 
     Attributes:
         state: What it was like.
@@ -243,7 +243,7 @@ def scan_shard(task: ScanTask, report: Callable[[ScanProgress], None], objects: 
     scan = read_shard(task, report, objects)
     # The folder goes when another process publishes the dataset, which needs no more notes.
     with file_errors(Path(task.notes), ShardFailed), suppress(FileNotFoundError):
-        write(task.notes / note_name(task.rules, task.place, scan.state), scan.dump(), objects)
+        write(task.notes / note_name(task.rules, task.location, scan.state), scan.dump(), objects)
     return ScanProgress(task.number, scan.state.bytes, len(scan.keys))
 
 
@@ -255,12 +255,12 @@ def read_shard(task: ScanTask, report: Callable[[ScanProgress], None], objects: 
         RemoteError: The object store does not answer as it should.
     """
     try:
-        with open_sequential(task.place, objects) as file:
+        with open_sequential(task.location, objects) as file:
             return _Scanner(task, file, report).scan()
     except BadArchive as error:
-        raise PackError(f"{task.place}, byte {error.offset}: {error.why}") from error
+        raise PackError(f"{task.location}, byte {error.offset}: {error.why}") from error
     except OSError as error:
-        raise unreadable(task.place, error) from error
+        raise unreadable(task.location, error) from error
 
 
 def check_ends(place: Location, objects: Objects) -> str | None:
@@ -287,7 +287,7 @@ class _Scanner:
         self._task = task
         self._file = file
         self._before = file.state()
-        self._pieces = Pieces(file, self._before.bytes)
+        self._pieces = SlidingWindow(file, self._before.bytes)
         self._report = report
         self._grouping = Grouping()
         self._found: dict[str, Found] = {}
@@ -303,7 +303,7 @@ class _Scanner:
                 self._take(*place, member)
         checksum = self._pieces.finish()
         if self._file.state() != self._before:
-            raise changed(self._task.place)
+            raise changed(self._task.location)
         return Scan(
             state=self._before,
             crc32c=checksum,
@@ -350,7 +350,7 @@ class _Scanner:
 
 
 class Name(NamedTuple):
-    """What the name of a member says.
+    """The parts of the name of a member.
 
     Attributes:
         key: All up to the first dot of the last part of the name, with its folder.
@@ -440,7 +440,7 @@ class Grouping:
 
 
 def too_many_extensions(known: dict[str, int]) -> str:
-    """What to say of one more extension than there may be."""
+    """Describe one more extension than there may be."""
     examples = ", ".join(repr(name) for name in list(known)[:3])
     return (
         f"the {MOST_EXTENSIONS + 1}th extension, after {examples} and others: all behind the first dot of a name is "

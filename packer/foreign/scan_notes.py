@@ -47,7 +47,7 @@ class ShardList:
 
     @property
     def locations(self) -> list[Location]:
-        """Where the shards lie."""
+        """The locations of the shards."""
         return [place_of("shards", shard) for shard in self.shards]
 
     @classmethod
@@ -116,7 +116,7 @@ class ScanNotes:
         self._objects = objects
 
     def states(self, numbers: Sequence[int], *, lenient: bool = False) -> dict[int, FileState]:
-        """What shards are like now; without those that cannot be looked at, if `lenient`.
+        """Return the states of shards; without those that cannot be looked at, if `lenient`.
 
         Raises:
             PackError: A shard cannot be looked at.

@@ -52,7 +52,7 @@ class WithObjects(Generic[Task, Report, Result]):
         return self._function(task, report, self._objects)
 
 
-class Pieces:
+class SlidingWindow:
     """A file that is read once. Places may only ascend.
 
     Args:

@@ -94,7 +94,7 @@ _SHIFT: Final = np.uint64(32)
 
 
 Text: TypeAlias = bytes | LargeText
-"""What may be as large as a file."""
+"""A text in memory, or a file that is too large for that."""
 
 
 class Block(NamedTuple):
@@ -124,7 +124,7 @@ class Block(NamedTuple):
 
 
 class KeptLines:
-    """Where some lines of a text are: six or eight bytes for each."""
+    """Positions of some lines of a text, in six or eight bytes for each."""
 
     def __init__(self) -> None:
         self._pieces: list[_Piece] = []
@@ -229,7 +229,7 @@ def line_hashes(block: Block) -> npt.NDArray[np.uint64]:
 
 
 def distinct(hashes: array[int]) -> int:
-    """How many different numbers there are; they are put in order, because there may not be memory for a copy.
+    """Count different numbers. They are sorted in place, because there may not be memory for a copy.
 
     Args:
         hashes: The numbers, of 64 bits without a sign.
@@ -241,7 +241,7 @@ def distinct(hashes: array[int]) -> int:
 
 
 def plain_lines(block: Block, separator: Separator, labels: LabelSpec, classes: int | None) -> Booleans:
-    """Which lines are certainly sound: a path, one separator, and a label of up to eight digits, bool [lines].
+    """Find lines that are certainly sound: a path, one separator, and a label of up to eight digits, bool [lines].
 
     Args:
         block: The lines.

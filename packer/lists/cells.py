@@ -1,4 +1,4 @@
-"""What the values of a table mean: as path, as content of a field, and as label."""
+"""Values of a table as paths, as content of a field, and as labels."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class FolderImage(NamedTuple):
 
 
 class _Identity(NamedTuple):
-    """What makes a folder the same one, whatever path leads to it."""
+    """The identity of a folder, whatever path leads to it."""
 
     device: int
     inode: int

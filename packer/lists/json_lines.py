@@ -22,7 +22,7 @@ from .suggestions import Remedy
 _SAMPLED_LINES: Final = 100
 _HEAD: Final = 1 << 20
 _FIRST: Final = re.compile(r'\s*([\[{])\s*(?:("(?:[^"\\]|\\.)*")\s*:\s*)?(.?)', re.DOTALL)
-"""How a JSON document begins: its bracket, the first key, and the first character of the first value."""
+"""The beginning of a JSON document: its bracket, the first key, and the first character of the first value."""
 _OF_PAIRS: Final = "{image: .[0], label: .[1]}"
 
 
@@ -167,7 +167,7 @@ def _ends(text: str) -> int | None:
 
 
 def _objects_in(head: str) -> str:
-    """What makes jq write the objects of a document; empty if there is no telling."""
+    """Return the filter by which jq writes the objects of a document; empty if there is no telling."""
     bracket, key, value = found.groups() if (found := _FIRST.match(head)) else ("", None, "")
     if bracket == "[":
         return ".[]" + {"[": f" | {_OF_PAIRS}", '"': " | {image: .}"}.get(value, "")

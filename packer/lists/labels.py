@@ -124,7 +124,7 @@ def stored_labels(
 
 
 def suggest_values(texts: Sequence[bytes]) -> str | None:
-    """What ``--labels`` has to say for a label of these values: int, float*4 and so on; None if one is no number."""
+    """Return ``--labels`` for a label of these values: int, float*4 and so on; None if one is no number."""
     if not texts or not all(map(is_number, texts)):
         return None
     kind = "int" if all(re.fullmatch(rb"[+-]?\d+", text) for text in texts) else "float"

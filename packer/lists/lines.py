@@ -24,7 +24,7 @@ from .suggestions import command_line
 
 @dataclass(frozen=True)
 class Separator:
-    """How the columns of a list are separated.
+    """The separator of the columns of a list.
 
     Attributes:
         byte: Tab, comma or semicolon; None for blanks of any kind and number.
@@ -83,7 +83,7 @@ _SUFFIXES: Final = tuple(suffix.encode() for suffix in IMAGE_SUFFIXES)
 _PATH_HEADS: Final = frozenset(
     f"{what}{end}" for what in ("", "file", "image", "img") for end in ("path", "_path", "name", "_name", "file", "")
 ) - {""}
-"""What people call the column of paths."""
+"""Usual names of the column of paths."""
 
 
 class LineParser:

@@ -140,7 +140,7 @@ def _open(file: BinaryIO, name: str) -> Any:
 
 
 def _kinds(columns: Columns) -> list[str]:
-    """What each wanted column is to hold: path, label, or values of a kind of field."""
+    """Return the content of each wanted column: path, label, or values of a kind of field."""
     kinds = ["path"] if columns.image is not None else []
     kinds += ["label"] if columns.label is not None else []
     kinds += ["path" if field.by_path and field.kind not in _EITHER else field.kind for field in columns.fields]
@@ -191,7 +191,7 @@ _HOLDS: Final = {
     "numbers": _is_numeric,
     "structs": _is_plain,
 }
-"""Whether a column of this type holds such values, or lists of them; see `Kind.columns`."""
+"""Checks that a column of a type holds such values, or lists of them; see `Kind.columns`."""
 
 
 def _plain(column: Any) -> Any:

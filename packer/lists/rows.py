@@ -1,4 +1,4 @@
-"""What tables of every form have in common: rows, read once in order, and again where they lie."""
+"""Rows of tables of every form, read once in order, and again where they lie."""
 
 from __future__ import annotations
 

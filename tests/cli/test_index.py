@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from helpers.shards import jpeg, write_tar
+from helpers.shards import jpeg, write_shards, write_tar
 from helpers.staging.remote import BUCKET, installed
 from helpers.support import encoded, picture
 
@@ -43,3 +43,19 @@ def test_shards_may_lie_in_a_store(run: Run, tmp_path: Path, monkeypatch: pytest
     assert f"{BUCKET}/a (the shards lie there)" in run("info", tmp_path / "out").out
     assert "is there twice" in run("index", f"@{tmp_path}/list", tmp_path / "other").err
     assert run("index", f"@{BUCKET}/list", tmp_path / "other").err == f"error: {BUCKET}/list is not there\n"
+
+
+def test_parts_are_indexed_and_merged(run: Run, tmp_path: Path) -> None:
+    write_shards(tmp_path / "shards", 3)
+    out = tmp_path / "out"
+    done = run("index", tmp_path / "shards", out, "--part", "1/2", "--workers", "1")
+    assert "part 1/2; 1 shard(s) are still to be read; to make the dataset: packtrain merge" in done.out
+    status = run("status", out)
+    assert "2 of 3 shards" in status.out and "--array=2 with --part auto/3" in status.out
+    failed = run("merge", out)
+    assert failed.code == 1 and "1 of 3 shards have not been read" in failed.err
+    assert run("index", tmp_path / "shards", out, "--part", "2/2", "--workers", "1").code == 0
+    merged = run("merge", out)
+    assert "12 samples in 3 shard(s)" in merged.out
+    assert run("merge", out, "--json").json["complete_before"] is True
+    assert "complete: all 3 shards" in run("status", out).out

@@ -34,7 +34,7 @@ from packtrain._core.manifest import Manifest
 from packtrain._core.options import LabelSpec
 from packtrain._packer.foreign import sources
 from packtrain._packer.foreign.indexer import index_shards
-from packtrain._packer.foreign.shard_files import Pieces
+from packtrain._packer.foreign.shard_files import SlidingWindow
 from packtrain._packer.foreign.sources import expand_braces
 from packtrain._packer.publishing import building
 from packtrain._storage.location import Location, object_store
@@ -511,7 +511,7 @@ def test_pieces_are_those_of_the_file(tmp_path: Path, window: int) -> None:
     path.write_bytes(data)
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        pieces = Pieces(LocalFile(descriptor), len(data), window)
+        pieces = SlidingWindow(LocalFile(descriptor), len(data), window)
         random = np.random.default_rng(window)
         place = 0
         while place < len(data):
