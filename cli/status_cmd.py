@@ -73,7 +73,7 @@ def describe_status(status: PackStatus) -> Iterator[str]:
         yield f"{status.dataset}: complete: all {status.shards:,} shards are done"
         return
     percent = f" ({100 * status.lines_done / status.lines:.0f} % of the lines)" if status.lines else ""
-    yield f"{status.dataset}: {status.done:,} of {status.shards:,} shards are packed{percent}"
+    yield f"{status.dataset}: {status.done:,} of {status.shards:,} shards are done{percent}"
     for name, shards in (("under way", status.under_way), ("failed", status.failed), ("missing", status.missing)):
         if shards:
             yield f"{name}: {len(shards):,}"
