@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
-from packtrain._core.arguments import unexpected, whole
-from packtrain._core.cores import cores_per_rank
+from packtrain._core.arguments import whole
 from packtrain._core.errors import MissingDependency, UsageError
 from packtrain._core.installing import extra_command
 from packtrain._readers.loader.device import device_of
@@ -31,17 +30,6 @@ def require_dali() -> None:
             f"NVIDIA DALI is needed: `{extra_command('dali')}` (Linux only; for a GPU with CUDA 13, `pip install "
             f"nvidia-dali-cuda130`). The import says: {error}"
         ) from error
-
-
-def threads_of(num_threads: int | Literal["auto"]) -> int:
-    """The number of DALI's threads; ``"auto"`` is this rank's share of the cores.
-
-    Raises:
-        UsageError: It is neither a whole number from 1 nor ``"auto"``.
-    """
-    if isinstance(num_threads, str) and num_threads != "auto":
-        raise unexpected("num_threads", num_threads, "a whole number, at least 1, or 'auto'")
-    return cores_per_rank() if num_threads == "auto" else whole("num_threads", num_threads, 1)
 
 
 def gpu_of(decode: str, device: str | torch.device | None) -> int | None:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from typing_extensions import Unpack
 
 from packtrain._core.arguments import choice
-from packtrain._readers.loader.arguments import REFUSED, Refused, loader_class, prefetch_factor_of
+from packtrain._readers.loader.arguments import REFUSED, Refused, loader_class, prefetch_factor_of, workers_of
 from packtrain._readers.loader.engine import Backend
 from packtrain._readers.loader.loader import CommonOptions, Loader
 
-from .arguments import DECODE, gpu_of, hints_of, require_dali, threads_of
+from .arguments import DECODE, gpu_of, hints_of, require_dali
 from .engine import DaliEngine
 from .graph import DaliOptions
 
@@ -89,7 +89,7 @@ class DaliLoader(Loader):
         preallocate_height_hint: int | None = None,
         **options: Unpack[CommonOptions],
     ) -> None:
-        self.num_threads: Final = threads_of(num_threads)
+        self.num_threads: Final = workers_of(num_threads, "num_threads", 1)
         self.decode: Final = choice("decode", decode, DECODE)
         dali = DaliOptions(
             self.num_threads,

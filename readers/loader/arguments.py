@@ -144,15 +144,15 @@ def _fitting(order: Order, rows: int) -> Order:
     return order
 
 
-def workers_of(num_workers: int | Literal["auto"]) -> int:
-    """The number of worker processes; ``"auto"`` is this rank's share of the cores.
+def workers_of(value: int | Literal["auto"], name: str = "num_workers", least: int = 0) -> int:
+    """Return a number of worker processes or threads; ``"auto"`` is this rank's share of the cores.
 
     Raises:
-        UsageError: It is neither a whole number nor ``"auto"``, or it is negative.
+        UsageError: It is neither ``"auto"`` nor a whole number, at least `least`.
     """
-    if isinstance(num_workers, str) and num_workers != "auto":
-        raise unexpected("num_workers", num_workers, "a whole number, at least 0, or 'auto'")
-    return cores_per_rank() if num_workers == "auto" else whole("num_workers", num_workers, 0)
+    if isinstance(value, str) and value != "auto":
+        raise unexpected(name, value, f"a whole number, at least {least}, or 'auto'")
+    return cores_per_rank() if value == "auto" else whole(name, value, least)
 
 
 def prefetch_factor_of(prefetch_factor: int | None) -> int:

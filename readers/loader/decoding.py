@@ -77,14 +77,10 @@ class BatchDecoder:
         self._make = make
         self._made: ImageDecoder | None = None
         self._wait = wait
-        self.device = device
+        self._device = device
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_made": None}
-
-    def __call__(self, maker: BatchMaker) -> Decoding:
-        """Return what decodes the images of the batches of a maker."""
-        return Decoding(self, maker)
 
     def decode(self, data: Sequence[Buffer]) -> list[torch.Tensor | None]:
         """Return the pixels of each image, see `ImageDecoder.decode`. No work on them is queued any more.
@@ -102,31 +98,18 @@ class BatchDecoder:
 
     def _begun(self) -> ImageDecoder:
         try:
-            return self._make(self.device)
+            return self._make(self._device)
         except (ImportError, OSError, RuntimeError) as error:
             raise LoaderError(
                 f"the GPU's decoder cannot be used ({error}): `packtrain doctor` tries it on one picture; decode='cpu' "
                 "needs none"
             ) from error
 
-
-class Decoding:
-    """Puts pixels in the place of the undecoded images of batches.
-
-    Args:
-        decoder: Decodes them.
-        maker: What made the batches.
-    """
-
-    def __init__(self, decoder: BatchDecoder, maker: BatchMaker) -> None:
-        self._decoder = decoder
-        self._samples = maker.samples
-        self._skip = maker.skip
-
-    def __call__(self, value: Any, batch: Batch) -> tuple[Any, Batch]:
-        """Decodes the images of a batch.
+    def __call__(self, maker: BatchMaker, value: Any, batch: Batch) -> tuple[Any, Batch]:
+        """Put pixels in the place of the undecoded images of a batch.
 
         Args:
+            maker: Made the batch.
             value: The batch as its consumer knows it, but for undecoded images.
             batch: Where it comes from.
 
@@ -143,7 +126,7 @@ class Decoding:
         (place,) = places
         images = value[place].images
         made = batch.made
-        pixels, refused, damaged = self._pixels(images, batch)
+        pixels, refused, damaged = self._pixels(maker, images, batch)
         kept = [number for number, each in enumerate(pixels) if each is not None]
         made = made._replace(size=len(kept), skipped=(*made.skipped, *damaged), undecoded=(), refused=refused)
         batch = batch._replace(made=made)
@@ -159,10 +142,10 @@ class Decoding:
         return type(value)(*values) if is_sample(value) else type(value)(values), batch
 
     def _pixels(
-        self, images: Sequence[Undecoded], batch: Batch
+        self, maker: BatchMaker, images: Sequence[Undecoded], batch: Batch
     ) -> tuple[list[torch.Tensor | None], list[str], list[str]]:
-        """The pixels of each image, or None; a message for each that the CPU decoded; what is wrong with the others."""
-        pixels = self._decoder.decode([image.data for image in images])
+        """Return pixels or None for each image, and messages: which ones the CPU decoded, and which are damaged."""
+        pixels = self.decode([image.data for image in images])
         refused, damaged = [], []
         for number, image in enumerate(images):
             given = pixels[number]
@@ -170,19 +153,19 @@ class Decoding:
                 continue
             row = _row(batch, number)
             try:
-                pixels[number] = self._by_the_cpu(image, row)
+                pixels[number] = self._by_the_cpu(maker, image, row)
             except CorruptRecord as error:
-                if not self._skip:
+                if not maker.skip:
                     raise
                 pixels[number] = None
                 damaged.append(str(error))
             else:
-                refused.append(f"the GPU refused an image, so the CPU decoded it: {self._samples.describe(row)}")
+                refused.append(f"the GPU refused an image, so the CPU decoded it: {maker.samples.describe(row)}")
         return pixels, refused, damaged
 
-    def _by_the_cpu(self, image: Undecoded, row: int) -> torch.Tensor:
-        pixels = np.require(self._samples.pixels(row, image), requirements="W")
-        return torch.from_numpy(pixels).to(self._decoder.device)
+    def _by_the_cpu(self, maker: BatchMaker, image: Undecoded, row: int) -> torch.Tensor:
+        pixels = np.require(maker.samples.pixels(row, image), requirements="W")
+        return torch.from_numpy(pixels).to(self._device)
 
 
 def _row(batch: Batch, number: int) -> int:

@@ -50,7 +50,7 @@ class BatchSteps:
 
     Attributes:
         tensors: Makes tensors over the arrays of a batch.
-        decode: Decodes the images of a batch that are not decoded yet, see `Decoding`.
+        decode: Decodes the images of a batch that are not decoded yet, see `BatchDecoder`.
         finish: Runs the steps on tensors that are left, on a batch of these tensors.
         postprocess: Casts, normalises and transforms the batch.
     """

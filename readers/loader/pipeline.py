@@ -20,7 +20,7 @@ from .arena import Field, Layout
 from .batches import BatchMaker, Probe
 from .blob import unpacked
 from .decoding import UndecodedImages
-from .device import BatchSteps, Decode, Transfer, transfer_of, undecoding
+from .device import BatchSteps, Transfer, transfer_of, undecoding
 from .encoded import PLANS, SPILT, read
 from .engine import Batch, Engine, Job, ParallelEngine, SerialEngine
 from .finishing import Finishing
@@ -41,7 +41,7 @@ class PipelineOptions:
         device: Device of the batches; None: they stay where they were made.
         postprocess: What is done with them there.
         pin: True to hand them out in pinned memory.
-        decode: Makes what decodes the images that a maker leaves undecoded; None if it leaves none.
+        decode: Decodes the images that a maker leaves undecoded; None if it leaves none.
         engine: Makes the engine in place of the one with workers; None: that one.
     """
 
@@ -49,7 +49,7 @@ class PipelineOptions:
     device: torch.device | None
     postprocess: Postprocess
     pin: bool
-    decode: Callable[[BatchMaker], Decode] | None = None
+    decode: Callable[[BatchMaker, Any, Batch], tuple[Any, Batch]] | None = None
     engine: Callable[[BatchMaker, Probe], Engine] | None = None
 
 
@@ -103,7 +103,7 @@ class Pipeline:
             # Nothing here may refer to the loader, so that it ends its workers as soon as it is dropped.
             steps = BatchSteps(
                 partial(_assembled, layout=self._engine.layout),
-                undecoding if options.decode is None else options.decode(maker),
+                undecoding if options.decode is None else partial(options.decode, maker),
                 partial(_finished, maker.finishing, self._engine.layout),
                 options.postprocess,
             )

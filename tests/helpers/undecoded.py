@@ -38,12 +38,10 @@ def stacked(images: UndecodedImages) -> torch.Tensor:
 def decoding(decode: Callable[[UndecodedImages], Any] = stacked) -> Iterator[None]:
     """`Loader(decode="cuda")` needs no GPU, and has images decoded in this way."""
 
-    def decoded(value: Any, batch: Any) -> Any:
+    def decoded(maker: Any, value: Any, batch: Any) -> Any:
         values = [decode(each) if isinstance(each, UndecodedImages) else each for each in value]
         return (type(value)(*values) if is_sample(value) else type(value)(values)), batch
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            loader_module, "decode_of", lambda decode, device: (lambda maker: decoded) if decode == "cuda" else None
-        )
+        patch.setattr(loader_module, "decode_of", lambda decode, device: decoded if decode == "cuda" else None)
         yield
