@@ -2,8 +2,8 @@
 
 A batch goes by five names on its way from the order to the consumer:
 
-- `schedule.Step`: which positions of the epoch this rank takes in one training step.
-- `engine.Job`: which batch is to be made: the positions, the rows that the order puts there, and the key of the random
+- `schedule.Step`: the positions of the epoch that this rank takes in one training step.
+- `engine.Job`: a batch to be made: the positions, the rows that the order puts there, and the key of the random
   numbers.
 - `worker.Ticket`: a job as one message to the worker processes. The rows lie in the slot of the arena that it names.
 - `batches.Made`: the result of a job, which is also what a worker sends back: how many samples, what was left out, or
@@ -11,12 +11,7 @@ A batch goes by five names on its way from the order to the consumer:
 - `engine.Batch`: job, result and content in one. An engine fills it with arrays, and a transfer (`device`) turns these
   into what the consumer gets, on its device and postprocessed.
 
-In the order in which they are used: `ranks` knows the seed and which rank this is, `order` and `schedule` say which
-rows a step takes, and `progress` where in its epochs a loader is. `samples` makes one sample, `batches` one batch,
-whose fields `columns` writes, `worker` runs in a process of its own, `workers` talks to these processes, `engine` keeps
-batches ahead in the slots of the `arena`, `assembly`, `device` and `postprocess` turn them into what the consumer gets,
-with `decode="cuda"`, `decoding` does so too: a GPU decodes (`cuda_decoder`), and `resampling` crops and resizes;
-`pipeline` holds all these together, `passes` counts what is handed out, and `loader` is what users see.
+readers/README.md tells which function does what on this way.
 """
 
 from .chunk_shuffled import ChunkShuffled

@@ -27,7 +27,7 @@ _LENGTH: Final = struct.Struct("<q")
 _LONE: Final = "surrogatepass"
 
 Blob = Sequence["Buffer"]
-"""Pieces of memory that are to follow each other."""
+"""Buffers that follow each other."""
 
 
 def packed(varying: Mapping[str, Varying], values: Mapping[str, Sequence[Any]]) -> Blob:

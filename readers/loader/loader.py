@@ -355,7 +355,7 @@ class Loader:
         return self.sampler
 
     def __iter__(self) -> Iterator[Any]:
-        """Begins a pass, which ends any other pass.
+        """Begin a pass, which ends any other pass.
 
         The first pass begins in the present state, which may be in the middle of an epoch if a state was loaded. Each
         later pass goes through the next epoch, even if the pass before it was stopped early.
@@ -371,7 +371,7 @@ class Loader:
         return Pass(self._progress, self.stats.timed(self._batches(self._pass)))
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the next pass go through this epoch, from the beginning unless a state in it has just been loaded.
+        """Make the next pass go through this epoch, from the beginning unless a state in it has just been loaded.
 
         A pass that has handed out nothing counts as the next one, and a look, see `__iter__`, does not count.
         """
@@ -384,7 +384,7 @@ class Loader:
             (self._progress.rename if waits else self._progress.move)(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the loader between two steps. The state of any one rank can be loaded on all ranks.
+        """Return the state of the loader between two steps. The state of any one rank can be loaded on all ranks.
 
         It holds everything that decides what comes next, but not the seed as long as that is not known: without
         `seed`, before the first pass.
@@ -403,7 +403,7 @@ class Loader:
         return self._progress.state().to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from a state. Batch size, workers and number of ranks may differ from those that saved it.
+        """Continue from a state. Batch size, workers and number of ranks may differ from those that saved it.
 
         The next pass hands out the rest of the epoch: every position that has not been handed out, and no other. The
         seed of the state is the seed from then on.
@@ -416,7 +416,7 @@ class Loader:
         self._pass = None
 
     def sample(self, position: int) -> Any:
-        """The sample at a position of the present epoch: what the dataset returns, and what `fields` asks for.
+        """Return the sample at a position of the present epoch: what the dataset returns, and what `fields` asks for.
 
         With `collate_fn`, it is what that function gets. It is made in this process, with the random numbers of its
         position.
@@ -447,7 +447,7 @@ class Loader:
             self._replays, self._pass = False, None
 
     def close(self) -> None:
-        """Ends the workers. Batches that were handed out stay valid, and another pass starts workers again."""
+        """End the workers. Batches that were handed out stay valid, and another pass starts workers again."""
         self._pass = None
         # The generation may be gone when the next pass begins.
         self._progress.forget_choice()
@@ -477,7 +477,7 @@ class Loader:
 
     @property
     def _maker(self) -> BatchMaker:
-        """Makes batches of the dataset as it is now."""
+        """Return what makes batches of the dataset as it is now."""
         maker = self._last_maker
         if maker is None or not maker.samples.same_dataset(self._dataset):
             maker = self._last_maker = self._maker_of(self._dataset)
@@ -485,7 +485,7 @@ class Loader:
         return maker
 
     def _schedule(self) -> Schedule:
-        """The steps of this rank through the epoch, as far as it is known which samples that will have."""
+        """Return the schedule of the epoch, as far as its samples are known."""
         self._hooks.fit(self._dataset)
         return self._progress.schedule(self._ranks.now())
 
@@ -513,7 +513,7 @@ class Loader:
         self._progress.move(epoch)
 
     def _batches(self, this: object) -> Iterator[tuple[Any, int]]:
-        """The batches of a pass, each with the number of positions consumed once it has been handed out."""
+        """Yield the batches of a pass, each with the number of positions consumed once it has been handed out."""
         progress = self._progress
         try:
             world = self._ranks.now()
@@ -556,7 +556,7 @@ class Loader:
         self._ranks.require(world)
 
     def _run(self, world: World) -> Iterator[Batch]:
-        """The batches of a pass, made with the dataset as it is now."""
+        """Return the batches of a pass, made with the dataset as it is now."""
         self._hooks.pin(self._dataset)
         maker = self._maker
         self._options.postprocess.check(maker.samples.finishers)
