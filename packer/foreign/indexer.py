@@ -18,7 +18,7 @@ import numpy as np
 
 from packtrain._core.arguments import checks_names, flag, function, path_of, whole
 from packtrain._core.document import MOST_BYTES
-from packtrain._core.errors import NotThere, OutputConflict, PackError, TooManyRejects, UsageError
+from packtrain._core.errors import NotThere, OutputConflict, PackError, PacktrainError, TooManyRejects, UsageError
 from packtrain._core.files import file_errors, is_temporary, write_file
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, Link, Manifest, ShardInfo
 from packtrain._core.schema import Field, Schema
@@ -204,9 +204,10 @@ def index_shards(
         if update:
             return _update(run, places, out, rules, base)
         with _output_errors(out):
-            if part is not None and (report := _report_of(out, objects)):
+            manifest = None if part is None else _manifest_at(out, objects)
+            if manifest is not None and links.shard_places(out, manifest) == places:
                 # All was published meanwhile, perhaps.
-                return replace(report, part=str(part))
+                return replace(_complete(out, manifest, objects), part=str(part))
             _require_free(out, objects)
             return run.index(places, out, rules)
 
@@ -228,15 +229,20 @@ def merge_scans(out: Location, max_rejects: str | int) -> IndexReport | None:
     """
     out = real(out)
     with closing(object_store()) as objects, _output_errors(out):
-        if (listed := ShardList.load(out, objects)) is None:
-            return _report_of(out, objects)
-        run = _Run(1, max_rejects, None, None, objects)
-        with listed.working(out, objects, shared=True) as notes:
-            if isinstance(out, Url) and (report := _report_of(out, objects)):
-                # Whoever published it was stopped before the notes were gone.
-                notes.remove()
-                return report
-            return run.publish(out, listed, notes, notes.all_scans())
+        if (listed := ShardList.load(out, objects)) is not None:
+            run = _Run(1, max_rejects, None, None, objects)
+            try:
+                with listed.working(out, objects, shared=True) as notes:
+                    if listed.before or _manifest_at(out, objects) is None:
+                        return run.publish(out, listed, notes, notes.all_scans())
+                    # Another merge was faster, and then a part began again, or was stopped before the notes were gone.
+                    notes.remove()
+            except (PacktrainError, OSError):
+                # Another merge was faster.
+                if _manifest_at(out, objects) is None or ShardList.load(out, objects) is not None:
+                    raise
+        manifest = _manifest_at(out, objects)
+        return None if manifest is None else _complete(out, manifest, objects)
 
 
 @contextmanager
@@ -274,11 +280,11 @@ class _Run:
     on_progress: Callable[[IndexProgress], None] | None
     objects: Objects
 
-    def index(self, places: Sequence[Location], out: Location, rules: Rules) -> IndexReport:
-        """Reads shards, and makes a dataset of them, or takes them into the dataset that is there."""
+    def index(self, places: Sequence[Location], out: Location, rules: Rules, before: int = 0) -> IndexReport:
+        """Reads shards, and makes a dataset of them, or takes them into the dataset of `before` shards in `out`."""
         numbers = range(len(places)) if self.part is None else self.part.shards(len(places))
         self._check_ends([places[number] for number in numbers])
-        listed = ShardList(rules, tuple(map(str, places)), f"packtrain {metadata.version('packtrain')}")
+        listed = ShardList(rules, tuple(map(str, places)), f"packtrain {metadata.version('packtrain')}", before)
         with listed.working(out, self.objects, shared=self.part is not None) as notes:
             scans, resumed = self._scan(notes, places, rules, numbers)
             if self.part is None:
@@ -338,6 +344,8 @@ class _Run:
         if before is not None:
             links.require_no_strangers(before.folder)
         known = [] if before is None else [shard.name for shard in before.manifest.shards]
+        if len(known) != listed.before:
+            raise OutputConflict(f"{out} has just been changed by somebody else. Run the command again")
         if before is None:
             rules.require_used(dict.fromkeys(extension for scan in scans for extension in scan.found))
         settled, fields = tables.settle(rules, scans)
@@ -370,7 +378,7 @@ class _Run:
             write_file(folder / MANIFEST, [manifest.dump()])
         there = {real(place) for place in known}
         if new := [place for place in places if real(place) not in there]:
-            report = self.index(new, folder, plan.rules)
+            report = self.index(new, folder, plan.rules, len(manifest.shards))
         else:
             report = _report(folder, manifest, plan, [])
         return replace(report, compared=len(compared))
@@ -426,14 +434,17 @@ def _require_free(out: Location, objects: Objects) -> None:
         IndexPlan.load(out, objects)
 
 
-def _report_of(out: Location, objects: Objects) -> IndexReport | None:
-    """The report on an indexed dataset that is finished; None if there is none."""
+def _manifest_at(out: Location, objects: Objects) -> Manifest | None:
+    """Reads the manifest of an indexed dataset; None if there is none."""
     try:
         manifest = Manifest.parse(read(out / MANIFEST, MOST_BYTES, objects), out / MANIFEST)
     except (FileNotFoundError, NotADirectoryError, NotThere):
         return None
-    if manifest.base is None:
-        return None
+    return None if manifest.base is None else manifest
+
+
+def _complete(out: Location, manifest: Manifest, objects: Objects) -> IndexReport:
+    """The report on a dataset that is finished already."""
     return replace(_report(out, manifest, IndexPlan.load(out, objects), []), complete_before=True)
 
 

@@ -6,6 +6,7 @@ every run that wants this shard as it is, and a run that continues an earlier on
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
@@ -14,8 +15,8 @@ from typing import Final, Self
 from packtrain._core.document import MOST_BYTES, dump_document, parse_document, read_document
 from packtrain._core.errors import NotThere, OutputConflict, PackError
 from packtrain._core.files import make_folder
-from packtrain._core.manifest import VERSION
-from packtrain._storage.location import Location, names_in, object_store, read, remove, write
+from packtrain._core.manifest import VERSION, Count
+from packtrain._storage.location import Location, lies_here, names_in, object_store, read, remove, write
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url, place_of
 from packtrain._storage.sequential import FileState, file_states
@@ -39,11 +40,13 @@ class ShardList:
         rules: What each extension is, as far as it was given, and where labels come from.
         shards: Path or address of each new shard.
         written_by: Program and version that the dataset will name.
+        before: Number of shards in the dataset that takes these in; 0 for a new dataset.
     """
 
     rules: Rules
     shards: tuple[str, ...]
     written_by: str
+    before: Count = 0
 
     @property
     def locations(self) -> list[Location]:
@@ -180,6 +183,9 @@ class ScanNotes:
 
     def remove(self) -> None:
         """Removes all notes, if publishing has not taken them away, and the list last."""
+        if lies_here(self.folder):
+            shutil.rmtree(self.folder, ignore_errors=True)
+            return
         for name in sorted(names_in(self.folder, self._objects), key=SHARD_LIST.__eq__):
             remove(self.folder / name, self._objects)
 

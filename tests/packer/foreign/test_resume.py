@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from packtrain import index_shards, merge, pack_status, verify
 from packtrain._core.manifest import Manifest
+from packtrain._packer.foreign import indexer
 from packtrain.errors import OutputConflict, PackError, TooManyRejects
 from packtrain.reports import IndexProgress
 
@@ -130,6 +131,29 @@ def test_all_parts_have_one_list_and_a_run_without_parts_replaces_it(shards: lis
     assert (report.shards, report.resumed) == (3, 1)
 
 
+def test_a_part_that_begins_again_behind_a_merge_changes_nothing(
+    shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    expected = fresh(shards, out)
+    index_shards(shards, out, part="1/1")
+    merge(out)
+    with monkeypatch.context() as patch:
+        # As if the merge came after it had looked.
+        patch.setattr(indexer, "_manifest_at", lambda *_: None)
+        patch.setattr(indexer, "_require_free", lambda *_: None)
+        index_shards(shards, out, part="1/1")
+        with pytest.raises(OutputConflict, match="changed by somebody else"):
+            index_shards(shards, out)
+        with pytest.raises(OutputConflict, match="changed by somebody else"):
+            merge(out)
+    assert merge(out).complete_before
+    assert tree(out) == expected
+    assert not (out / "parts").exists()
+    with pytest.raises(OutputConflict, match="is not empty"):
+        index_shards(shards[1:], out, part="1/1")
+
+
 def test_a_part_of_an_update(shards: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
     index_shards(shards[:1], out)
@@ -140,6 +164,7 @@ def test_a_part_of_an_update(shards: list[Path], tmp_path: Path) -> None:
     for number in (1, 2):
         index_shards(shards, other, update=True, part=f"{number}/2")
         assert Manifest.load(other).records == 4
+        assert not verify(other).problems
     merge(other)
     assert {name: data for name, data in tree(other).items() if name != "manifest.json"} == {
         name: data for name, data in expected.items() if name != "manifest.json"
