@@ -150,8 +150,9 @@ class SerialEngine(Engine):
     def run(self, jobs: Iterator[Job]) -> Iterator[Batch]:
         for job in jobs:
             with self._timed():
-                batch = self._made(job)
-            yield batch
+                # In a list, because a variable would keep the batch alive after the consumer has dropped it.
+                batch = [self._made(job)]
+            yield batch.pop()
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
