@@ -67,6 +67,18 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (tmp_path / "a").read_bytes() == b"abcdefghij"
 
 
+@pytest.mark.parametrize("durable", [True, False])
+def test_who_does_not_ask_for_a_durable_file_waits_for_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    files.write_file(tmp_path / "file", [b"ab", b"c"], durable=durable, mode=0o600)
+    assert len(synced) == (2 if durable else 0), "the file, and its folder"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_bytes() == b"abc" and (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+
+
 def test_temporary_files_are_told_from_others_and_removed_by_name(tmp_path: Path) -> None:
     names = ["train-000000.tar", "train-000001.tar", "plan.json"]
     temporaries = {name: [files.temporary_path(tmp_path / name) for _ in range(2)] for name in names}
