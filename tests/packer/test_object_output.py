@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.objects.faults import SLOW_DOWN, Chances, Corrupt, Reset, Rule, Status, Truncate
-from helpers.objects.fixtures import Started
+from helpers.objects.fixtures import WRITABLE, Started
 from helpers.objects.proxy import Proxy, proxy
 from helpers.objects.servers import Server
 from helpers.support import encoded
@@ -48,7 +48,7 @@ def listing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "train.txt"
 
 
-@pytest.fixture(params=["moto", *(pytest.param(name, marks=pytest.mark.complete) for name in ("azurite", "xml_gcs"))])
+@pytest.fixture
 def store(
     request: pytest.FixtureRequest, started_server: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Server]:
@@ -56,7 +56,7 @@ def store(
     (tmp_path / "spools").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "spools"))
     monkeypatch.setattr("tempfile.tempdir", None)
-    server = started_server(request.param)
+    server = started_server(getattr(request, "param", "moto"))
     with server.in_environment():
         yield server
 
@@ -85,6 +85,7 @@ def behind(server: Server, *rules: Rule, chances: Chances | None = None) -> Iter
 
 
 @pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("store", WRITABLE, indirect=True)
 def test_a_store_gets_the_bytes_that_a_folder_gets(store: Server, listing: Path, tmp_path: Path, format: str) -> None:
     url, options = store.fresh(), PackOptions(format, shard_size=20_000)
     there = pack(listing, url, options, max_rejects=REJECTS)
@@ -153,6 +154,7 @@ def test_what_lies_there_is_left_alone(store: Server, listing: Path) -> None:
     assert objects_of(store, other) == before
 
 
+@pytest.mark.parametrize("store", WRITABLE, indirect=True)
 def test_what_cannot_be_is_said_at_once(store: Server, listing: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"https://host/out cannot be written to"):
         pack(listing, "https://host/out", OPTIONS)
@@ -191,6 +193,7 @@ def test_faults_on_the_way_change_nothing(store: Server, listing: Path, tmp_path
 
 
 @pytest.mark.complete
+@pytest.mark.parametrize("store", WRITABLE, indirect=True)
 def test_what_lies_there_is_compared_with_what_was_sent(store: Server, listing: Path, tmp_path: Path) -> None:
     url = store.fresh()
     with behind(store, Rule(Corrupt(), holds="train-000001.tar", times=1)):

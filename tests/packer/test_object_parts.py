@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from helpers.objects.faults import Rule, Status
-from helpers.objects.fixtures import Started
+from helpers.objects.fixtures import WRITABLE, Started
 from helpers.objects.proxy import Proxy, proxy
 from helpers.objects.servers import Server
 from helpers.support import image_set, tree
@@ -30,10 +30,10 @@ COUNT = 12
 OPTIONS = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_size=2 * 8 * 8 * 3)
 
 
-@pytest.fixture(params=["moto", *(pytest.param(name, marks=pytest.mark.complete) for name in ("azurite", "xml_gcs"))])
+@pytest.fixture
 def server(request: pytest.FixtureRequest, started_server: Started) -> Server:
-    """A store, of each kind that can be written to."""
-    return started_server(request.param)
+    """A store, S3 unless a test asks for others."""
+    return started_server(getattr(request, "param", "moto"))
 
 
 @pytest.fixture
@@ -48,6 +48,7 @@ def objects_of(server: Server, url: str) -> dict[str, bytes]:
 
 
 @pytest.mark.complete
+@pytest.mark.parametrize("server", WRITABLE, indirect=True)
 def test_parts_of_changing_numbers_give_the_bytes_of_one_local_run(
     server: Server, listing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +120,7 @@ def test_what_is_listed_and_never_there_is_an_error(server: Server, half: str) -
 
 @pytest.mark.complete
 @pytest.mark.parametrize(("name", "times"), [("train-000001.tar.packing", None), ("train-000000.tar.npz", 1)])
+@pytest.mark.parametrize("server", WRITABLE, indirect=True)
 def test_what_others_remove_between_a_listing_and_its_reading_is_no_error(
     server: Server, half: str, name: str, times: int | None
 ) -> None:
@@ -194,6 +196,7 @@ def test_a_part_that_ends_after_the_merge_leaves_nothing(
 
 
 @pytest.mark.complete
+@pytest.mark.parametrize("server", WRITABLE, indirect=True)
 def test_who_may_not_remove_anything_finishes_a_dataset(
     server: Server, half: str, listing: Path, tmp_path: Path
 ) -> None:
@@ -210,6 +213,7 @@ def test_who_may_not_remove_anything_finishes_a_dataset(
 
 
 @pytest.mark.complete
+@pytest.mark.parametrize("server", WRITABLE, indirect=True)
 def test_messages_name_the_store_and_not_the_spool(server: Server, half: str, listing: Path) -> None:
     with pytest.raises(PackError, match=f"3 of 6 shards are missing from {half}: "):
         merge(half)

@@ -54,6 +54,13 @@ def _each(names: Iterable[str]) -> list[Any]:
     return [name if name in _QUICK else pytest.param(name, marks=pytest.mark.complete) for name in names]
 
 
+WRITABLE: Final = _each(("moto", "azurite", "xml_gcs"))
+"""One store of each protocol that obstore can write to, for laws in which the stores themselves have a part.
+
+`tests/storage/remote` shows that all stores do what `Objects` promises; what stands on that is tested with S3 alone.
+"""
+
+
 @pytest.fixture(params=_each(SERVERS))
 def object_server(request: pytest.FixtureRequest, started_server: Started) -> Server:
     """Every kind of store in turn."""
