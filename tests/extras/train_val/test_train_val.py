@@ -160,7 +160,10 @@ def _of_later_group(rank: int, world: int, folder: Path, group: Path) -> tuple[i
         next(iter(loader))
         torch.distributed.init_process_group("gloo", f"file://{group}", world_size=world, rank=rank)
         try:
-            return before, len(loader), labels_of(loader)
+            found = before, len(loader), labels_of(loader)
+            # A rank that leaves would break the connections of one that still makes them.
+            torch.distributed.barrier()
+            return found
         finally:
             torch.distributed.destroy_process_group()
 
