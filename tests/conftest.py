@@ -20,7 +20,7 @@ import pytest
 from helpers.faults.campaign import Campaign
 from helpers.faults.harness import NoCompilerError, build
 from helpers.huge_pages import collapse_heap
-from helpers.memory import memory_folder, sweep_memory
+from helpers.memory import memory_folder, sweep_memory, use_memory
 from helpers.sampling import case_of, covering
 from helpers.support import FORMATS, image_set, import_torchvision
 from hypothesis import settings
@@ -54,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, lambda number, frame: None)
     receive_ctrl_c()
     sweep_memory()
+    use_memory()
 
 
 def receive_ctrl_c() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.memory import disk_factory
 from helpers.support import flip, packed, shard_bytes, soon, tree
 from helpers.waiting import wait_until
 
@@ -24,6 +25,10 @@ from .conftest import Run
 
 GIB = 1 << 30
 PROGRAM = (sys.executable, "-m", "packtrain")
+
+
+# Copies in memory of what is on a disk.
+tmp_path_factory = disk_factory
 
 
 @pytest.fixture(scope="module")

@@ -171,7 +171,7 @@ class TestEvict:
             ([""], 2, "'' is too short"),
             (["s"], 1, "there is no staged copy 's'"),
             (["mice"], 1, "there is no staged copy 'mice'; existing copies: cats-"),
-            (["/elsewhere/packtrain-0/x"], 2, "these copies are in several folders (/elsewhere, "),
+            (["/a/packtrain-0/x"], 2, "these copies are in several folders (/a, "),
         ],
     )
     def test_wrong_usage(

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.memory import disk_factory
 
 from packtrain._core.mounts import file_system
 from packtrain._growing import shard as module
@@ -36,6 +37,9 @@ def written(path: Path) -> Path:
         os.fsync(file.fileno())
     assert cached(path) == PAGES
     return path
+
+
+tmp_path_factory = disk_factory
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from helpers.fillers import numbered_sample
 from helpers.filling import Scales, assert_sound, blocks, fill, newest_store
+from helpers.memory import disk_factory
 from helpers.support import FORMATS
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -26,6 +27,8 @@ from packtrain._growing.space import Space
 from packtrain._growing.status import FillFigures
 
 SIZES = st.one_of(st.integers(0, 40), st.integers(400, 600), st.integers(1900, 2100), st.integers(3900, 4300))
+
+tmp_path_factory = disk_factory
 
 
 def _sample(sizes: tuple[int, ...], label: float | None) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Folders in memory, for tests that write what is forced to the medium: on a disk most of their time goes into that."""
+"""Where the files of tests lie: in memory, because on a disk most of the time goes into forcing files to the medium."""
 
 from __future__ import annotations
 
+import copy
 import fcntl
 import os
 import shutil
@@ -16,6 +17,7 @@ import pytest
 
 _MEMORY: Final = Path("/dev/shm")
 _PREFIX: Final = "packtrain-testing-"
+_ROOM: Final = 4 << 30
 
 
 @contextmanager
@@ -53,8 +55,20 @@ def sweep_memory() -> None:
                 os.close(held)
 
 
-@pytest.fixture(name="tmp_path")
-def tmp_path_in_memory(tmp_path: Path) -> Iterator[Path]:
-    """In the place of pytest's `tmp_path`: a conftest.py that imports it moves the tests beside it to memory."""
-    with memory_folder(tmp_path) as folder:
-        yield folder
+def use_memory() -> None:
+    """Lets pytest make its folders in memory, if that has room for what the tests of a run leave there."""
+    if not os.access(_MEMORY, os.W_OK):
+        return
+    found = os.statvfs(_MEMORY)
+    # Where programs cannot be started, as by default in Docker, tests of commands and libraries fail.
+    if found.f_bavail * found.f_frsize > _ROOM and not found.f_flag & os.ST_NOEXEC:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", os.fspath(_MEMORY))
+
+
+@pytest.fixture(scope="session")
+def disk_factory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytest.TempPathFactory]:
+    """For tests of what disks do: as `tmp_path_factory` of a module or conftest.py, it moves all folders to a disk."""
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
+        found = copy.copy(tmp_path_factory)
+        found._basetemp = Path(folder)
+        yield found

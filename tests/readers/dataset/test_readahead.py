@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.memory import disk_factory
 from helpers.support import packed, param_id, picture
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +24,9 @@ from packtrain._readers.dataset.store import RecordStore
 from packtrain.errors import CorruptFile, CorruptRecord
 
 PAGE = mmap.PAGESIZE
+
+
+tmp_path_factory = disk_factory
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers.faults.harness import FaultServer
+from helpers.memory import disk_factory
 from helpers.staging.children import Child, Children
 from helpers.staging.laws import packed_pictures
 
@@ -24,6 +25,9 @@ with tempfile.TemporaryDirectory() as folder:
     staged.lease.close()
     evict(folder)
 """
+
+
+tmp_path_factory = disk_factory
 
 
 @pytest.fixture(scope="session")
