@@ -144,9 +144,9 @@ def test_a_death_with_batches_ready_and_tickets_unread_is_told() -> None:
 
 
 @pytest.mark.complete
-def test_whichever_worker_is_killed_whenever_no_lock_is_left(complete: bool) -> None:
+def test_whichever_worker_is_killed_whenever_no_lock_is_left() -> None:
     chance = random.Random(0)
-    for _ in range(25 if complete else 8):
+    for _ in range(25):
         loader = Loader(Numbered(512), 4, num_workers=3, multiprocessing_context="fork")
         batches = iter(loader)
         next(batches)

@@ -100,7 +100,7 @@ class TestRandomness:
 
 class TestLoader:
     @pytest.mark.complete
-    def test_workers_under_any_start_method(self, folder: Path, complete: bool) -> None:
+    def test_workers_under_any_start_method(self, folder: Path) -> None:
         opened = open_dataset(folder, TRAINING)
         dataset = opened.subset([3] * 8)  # what differs is random alone
 
@@ -112,7 +112,7 @@ class TestLoader:
 
         first = batches(1, "fork")
         assert len({image.numpy().tobytes() for batch in first for image in batch}) == 8
-        for method in ("fork", "forkserver", "spawn") if complete else ("fork", "forkserver"):
+        for method in ("fork", "forkserver", "spawn"):
             assert all(map(torch.equal, batches(1, method), first)), method
         assert not any(map(torch.equal, batches(2, "fork"), first))
 
