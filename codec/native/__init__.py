@@ -33,7 +33,7 @@ class Extension(Protocol):
     """The libjpeg that it uses: its version of the interface, what it says of itself, and its file."""
 
     def transcode(self, data: Buffer, optimise: bool = True, /) -> bytes:
-        """Rewrites a JPEG as a crop-ready record.
+        """Rewrites a JPEG, or a coefficient record, as a crop-ready record.
 
         The record is a baseline JPEG with restart markers, optimal Huffman tables and a table of restart intervals;
         docs/format.md specifies it. Its quantised coefficients, and therefore its pixels, are those of `data`. EXIF and
@@ -51,8 +51,40 @@ class Extension(Protocol):
             MemoryError: There is not enough memory.
         """
 
+    def coefficient_record(self, data: Buffer, /) -> bytes:
+        """Rewrites a JPEG as a coefficient record, which docs/format.md specifies.
+
+        Its quantised coefficients, and therefore its pixels, are those of `data`. EXIF and ICC segments are kept.
+
+        Args:
+            data: The JPEG, or a coefficient record.
+
+        Raises:
+            ValueError: As for `transcode`; or `data` is a damaged record.
+            MemoryError: There is not enough memory.
+        """
+
+    def coefficients(self, data: Buffer, reader: str = "", /) -> tuple[bytes, ...]:
+        """Reads the quantised coefficients of each component.
+
+        Args:
+            data: A JPEG, or a coefficient record.
+            reader: What reads the groups of a record, for tests: ``"plain"``, ``"bmi2"`` or ``"avx512"``; empty: the
+                fastest.
+
+        Returns:
+            For each component int16 [rows of blocks, blocks in a row, 64], each block in natural order.
+
+        Raises:
+            ValueError: As for `coefficient_record`; or this processor has no such reader.
+            MemoryError: There is not enough memory.
+        """
+
     def cut(self, record: Buffer, box: tuple[int, int, int, int], /) -> tuple[bytes, int, int] | None:
-        """Cuts a small JPEG out of a crop-ready record, exactly as `packtrain._codec.cut.python_cut` does.
+        """Cuts a small JPEG out of a record.
+
+        From a crop-ready record, exactly as `packtrain._codec.cut.python_cut` does. From a coefficient record, a JPEG
+        with the standard Huffman tables.
 
         Args:
             record: The bytes of the record.
@@ -69,10 +101,10 @@ class Extension(Protocol):
     def decode(
         self, data: Buffer, box: tuple[int, int, int, int], channels: int, scale: int, /
     ) -> tuple[bytes, int, int]:
-        """Decodes a rectangle of a JPEG.
+        """Decodes a rectangle of a JPEG or of a coefficient record.
 
         Args:
-            data: Any JPEG that libjpeg decodes to RGB or grey.
+            data: Any JPEG that libjpeg decodes to RGB or grey, or a coefficient record.
             box: Left, top, width and height of the rectangle, in pixels of the scaled image.
             channels: 3 for RGB, 4 for RGBX, 1 for a grey image.
             scale: 1, 2, 4 or 8: width and height of the image are divided by it and rounded up.

@@ -1,5 +1,6 @@
 #include "crop_ready.h"
 
+#include "frame_header.h"
 #include "interval_table.h"
 
 #include <stdbool.h>
@@ -59,28 +60,18 @@ static bool has_only_metadata(const unsigned char *data, size_t at, size_t end) 
     return at == end;
 }
 
-/* The frame header. */
+/* Copies what the frame header says; false if records have no such header. */
 static bool read_frame(CropReady *record, const unsigned char *body, int64_t length) {
-    int64_t components = length < 6 ? 0 : body[5], across = 1, down = 1;
-    if ((components != 1 && components != 3) || length != 6 + 3 * components || body[0] != 8) {
+    FrameHeader frame;
+    if (!read_frame_header(&frame, body, length)) {
         return false;
     }
-    for (int64_t index = 0; index < components; index++) {
-        const unsigned char *component = body + 6 + 3 * index;
-        int64_t wide = component[1] >> 4, high = component[1] & 15;
-        /* Decoders derive the colour space from the numbers if JFIF's segment is missing, as in a cut. */
-        if (component[0] != index + 1 || wide < 1 || wide > 4 || high < 1 || high > 4) {
-            return false;
-        }
-        across = components > 1 && wide > across ? wide : across;
-        down = components > 1 && high > down ? high : down;
-    }
-    record->height = big(body + 1);
-    record->width = big(body + 3);
-    record->mcu_width = 8 * across;
-    record->mcu_height = 8 * down;
+    record->width = frame.width;
+    record->height = frame.height;
+    record->mcu_width = frame.mcu_width;
+    record->mcu_height = frame.mcu_height;
     record->rows = ceiling(record->height, record->mcu_height);
-    return record->width > 0 && record->height > 0;
+    return true;
 }
 
 /* Whether a scan header names all components of the frame header, and is that of a sequential image. */

@@ -7,6 +7,8 @@
 
 PyObject *transcode(PyObject *module, PyObject *args);
 PyObject *cut(PyObject *module, PyObject *args);
+PyObject *coefficient_record(PyObject *module, PyObject *args);
+PyObject *coefficients(PyObject *module, PyObject *args);
 PyObject *decode(PyObject *module, PyObject *args);
 PyObject *rgb_to_rgbx(PyObject *module, PyObject *args);
 PyObject *rgbx_to_rgb(PyObject *module, PyObject *args);
@@ -28,6 +30,9 @@ PyObject *sharpness(PyObject *module, PyObject *args);
 PyObject *mean_of_images(PyObject *module, PyObject *args);
 PyObject *blend_images(PyObject *module, PyObject *args);
 PyObject *warp(PyObject *module, PyObject *args);
+
+/* The JPEG of what a rectangle needs of a coefficient record, and where that begins, as `cut` returns it. */
+PyObject *transcode_part(const Py_buffer *record, const int box[4]);
 
 /* Prepares the tables of copy_records; call it once, before the first copy_records. */
 void copy_records_init(void);

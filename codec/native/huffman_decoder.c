@@ -371,15 +371,22 @@ static bool is_libjpeg(void (*function)(void)) {
            here.dli_fbase == there.dli_fbase;
 }
 
+boolean replace_entropy_decoder(j_decompress_ptr source, boolean (*decode_mcu)(j_decompress_ptr, JBLOCKROW *)) {
+    struct jpeg_entropy_decoder *libjpeg = source->entropy;
+    if (!is_libjpeg((void (*)(void))libjpeg->start_pass) || !is_libjpeg((void (*)(void))libjpeg->decode_mcu)) {
+        return FALSE;
+    }
+    libjpeg->decode_mcu = decode_mcu;
+    return TRUE;
+}
+
 size_t huffman_decoder_size(void) {
     return sizeof(HuffmanDecoder);
 }
 
 void huffman_decoder_use(j_decompress_ptr source, HuffmanDecoder *decoder) {
-    struct jpeg_entropy_decoder *libjpeg = source->entropy;
     memset(decoder, 0, offsetof(HuffmanDecoder, dc));
-    if (source->progressive_mode || source->arith_code || source->comps_in_scan != source->num_components ||
-        !is_libjpeg((void (*)(void))libjpeg->start_pass) || !is_libjpeg((void (*)(void))libjpeg->decode_mcu)) {
+    if (source->progressive_mode || source->arith_code || source->comps_in_scan != source->num_components) {
         return;
     }
     for (int index = 0; index < source->comps_in_scan; index++) {
@@ -401,8 +408,9 @@ void huffman_decoder_use(j_decompress_ptr source, HuffmanDecoder *decoder) {
     decoder->left = (int64_t)source->MCUs_per_row * source->MCU_rows_in_scan;
     decoder->to_go = source->restart_interval;
     decoder->columns = decoder->wanted = (int)source->MCUs_per_row;
-    source->client_data = decoder;
-    libjpeg->decode_mcu = decode_mcu;
+    if (replace_entropy_decoder(source, decode_mcu)) {
+        source->client_data = decoder;
+    }
 }
 
 void huffman_decoder_want(HuffmanDecoder *decoder, int columns) {

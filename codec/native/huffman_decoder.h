@@ -16,6 +16,10 @@ size_t huffman_decoder_size(void);
    must belong to an `Errors`, and `decoder` must live as long as the decompressor. */
 void huffman_decoder_use(j_decompress_ptr source, HuffmanDecoder *decoder);
 
+/* Makes libjpeg call `decode_mcu` to read the coefficients of each MCU. False if its entropy decoder is not where this
+   was written for. Call it after jpeg_start_decompress. */
+boolean replace_entropy_decoder(j_decompress_ptr source, boolean (*decode_mcu)(j_decompress_ptr, JBLOCKROW *));
+
 /* Only the first `columns` MCUs of each row are wanted from now on: the others may get no coefficients. Call it before
    the first row is decoded. */
 void huffman_decoder_want(HuffmanDecoder *decoder, int columns);

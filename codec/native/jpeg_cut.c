@@ -2,9 +2,11 @@
 
 #include "functions.h"
 
+#include "coefficient_record.h"
 #include "crop_ready.h"
 #include "errors.h"
 
+#include <limits.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -103,12 +105,27 @@ static PyObject *cut_out(const CropReady *record, const Box *box) {
                          (long long)(choice.first_row * record->mcu_height));
 }
 
+static bool fits_int(long long number) { return number >= INT_MIN && number <= INT_MAX; }
+
+static PyObject *cut_out_of_coefficients(const Py_buffer *record, const Box *box) {
+    if (!fits_int(box->left) || !fits_int(box->top) || !fits_int(box->width) || !fits_int(box->height)) {
+        return set_error(INPUT_ERROR, "the rectangle is not inside the image");
+    }
+    const int sides[4] = {(int)box->left, (int)box->top, (int)box->width, (int)box->height};
+    return transcode_part(record, sides);
+}
+
 PyObject *cut(PyObject *module, PyObject *args) {
     (void)module;
     Py_buffer data;
     Box box;
     if (!PyArg_ParseTuple(args, "y*(LLLL):cut", &data, &box.left, &box.top, &box.width, &box.height)) {
         return NULL;
+    }
+    if (is_coefficient_record(data.buf, (size_t)data.len)) {
+        PyObject *part = cut_out_of_coefficients(&data, &box);
+        PyBuffer_Release(&data);
+        return part;
     }
     CropReady record;
     PyObject *result = NULL;

@@ -2,6 +2,7 @@
 
 #include "functions.h"
 
+#include "coefficient_pixels.h"
 #include "errors.h"
 #include "huffman_decoder.h"
 #include "jpeg_input.h"
@@ -24,12 +25,16 @@ typedef struct {
     struct jpeg_progress_mgr monitor;
     Errors errors;
     HuffmanDecoder *huffman;
+    CoefficientInput *coefficients; /* NULL for a JPEG */
+    bool without_libjpeg;
     unsigned char *rows; /* room for ROWS_AT_ONCE rows as libjpeg gives them */
     size_t line, apart;  /* bytes of such a row, and from one to the next */
     size_t start;        /* offset of the rectangle in the result */
     size_t stride;       /* bytes from one row of the result to the next */
     int left, top, width, height, channels, scale;
 } Decoding;
+
+#define BOX(job) (job)->left, (job)->top, (job)->width, (job)->height
 
 /* Skips the MCU columns that the rectangle does not need. Where libjpeg interpolates chroma, it also needs the sample
    next to the rectangle. It does not interpolate rows of one or two samples, so the columns kept must be wider than
@@ -66,8 +71,23 @@ static bool start_decoding(Decoding *job, const Py_buffer *data) {
     if (setjmp(job->errors.escape)) {
         return false;
     }
+    if (job->coefficients) {
+        coefficient_input_open(job->coefficients, &job->errors, data->buf, (size_t)data->len);
+        coefficient_input_choose(job->coefficients, &job->errors, (const int[]){BOX(job)}, job->scale);
+        job->without_libjpeg = job->scale == 1 && can_decode_pixels(&job->coefficients->record, job->channels);
+    }
+    if (job->without_libjpeg) {
+        job->stride = (size_t)job->width * (size_t)job->channels;
+        return true;
+    }
     jpeg_create_decompress(source);
-    read_header(source, data->buf, (size_t)data->len);
+    if (job->coefficients) {
+        coefficient_input_read_header(job->coefficients, source, false);
+        job->left -= coefficient_input_left(job->coefficients, job->scale);
+        job->top -= coefficient_input_top(job->coefficients, job->scale);
+    } else {
+        read_header(source, data->buf, (size_t)data->len);
+    }
     if (job->channels == 1 && source->jpeg_color_space != JCS_GRAYSCALE) {
         errors_raise(&job->errors, INPUT_ERROR, "not a grey image");
     }
@@ -85,9 +105,13 @@ static bool start_decoding(Decoding *job, const Py_buffer *data) {
     if (job->left > (int)source->output_width - job->width || job->top > (int)source->output_height - job->height) {
         errors_raise(&job->errors, INPUT_ERROR, "the rectangle is not inside the image");
     }
-    huffman_decoder_use(source, job->huffman);
-    if (job->scale == 1) {
-        skip_columns(job);
+    if (job->coefficients) {
+        coefficient_input_use(job->coefficients, source);
+    } else {
+        huffman_decoder_use(source, job->huffman);
+        if (job->scale == 1) {
+            skip_columns(job);
+        }
     }
     bool straight = (int)source->output_width - job->width <= MOST_COLUMNS_BESIDE;
     job->line = (size_t)source->output_width * (size_t)job->channels;
@@ -106,6 +130,10 @@ static bool decode_rows(Decoding *job, unsigned char *out) {
     j_decompress_ptr source = &job->source;
     if (setjmp(job->errors.escape)) {
         return false;
+    }
+    if (job->without_libjpeg) {
+        decode_pixels(job->coefficients, (const int[]){BOX(job)}, job->channels, out, &job->errors);
+        return true;
     }
     JDIMENSION top = (JDIMENSION)job->top, last = (JDIMENSION)(job->top + job->height);
     bool straight = job->stride == job->line;
@@ -144,10 +172,18 @@ PyObject *decode(PyObject *module, PyObject *args) {
         return NULL;
     }
     PyObject *pixels = NULL, *result = NULL;
-    bool sound = false;
+    bool sound = false, has_memory = false;
     if (!is_valid(&job)) {
         set_error(INPUT_ERROR, "the rectangle, the number of channels or the scale is not valid");
-    } else if (!(job.huffman = malloc(huffman_decoder_size()))) {
+        PyBuffer_Release(&data);
+        return NULL;
+    }
+    if (is_coefficient_record(data.buf, (size_t)data.len)) {
+        has_memory = (job.coefficients = calloc(1, sizeof *job.coefficients)) != NULL;
+    } else {
+        has_memory = (job.huffman = malloc(huffman_decoder_size())) != NULL;
+    }
+    if (!has_memory) {
         set_error(MEMORY_ERROR, NULL);
     } else {
         Py_BEGIN_ALLOW_THREADS
@@ -172,6 +208,10 @@ PyObject *decode(PyObject *module, PyObject *args) {
     Py_XDECREF(pixels);
     free(job.rows);
     free(job.huffman);
+    if (job.coefficients) {
+        coefficient_input_close(job.coefficients);
+        free(job.coefficients);
+    }
     PyBuffer_Release(&data);
     return result;
 }

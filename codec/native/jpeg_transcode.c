@@ -4,10 +4,9 @@
 #include "functions.h"
 
 #include "errors.h"
-#include "huffman_decoder.h"
 #include "huffman_tables.h"
 #include "interval_table.h"
-#include "jpeg_input.h"
+#include "jpeg_coefficients.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,18 +23,15 @@
 #endif
 
 typedef struct {
-    struct jpeg_decompress_struct source;
+    JpegCoefficients jpeg;
     struct jpeg_compress_struct target;
     struct jpeg_destination_mgr output;
-    struct jpeg_progress_mgr monitor;
     Errors errors;
     const unsigned char *data;
     size_t size;
-    size_t coded; /* bytes of the source after its first scan header */
-    jvirt_barray_ptr *coefficients;
+    const int *box; /* what to transcode of a record; NULL for all of it */
     unsigned char *encoded; /* what libjpeg writes */
     size_t encoded_size;
-    HuffmanDecoder *huffman;
     uint32_t *lengths;     /* of the restart intervals, in bytes */
     unsigned char *result; /* `encoded` with the table inserted */
     size_t result_size;
@@ -54,46 +50,6 @@ static void *require_memory(Job *job, void *memory) {
         errors_raise(&job->errors, MEMORY_ERROR, NULL);
     }
     return memory;
-}
-
-static boolean no_data_yet(j_decompress_ptr source) {
-    (void)source;
-    return FALSE;
-}
-
-/* jpeg_read_coefficients with the faster Huffman decoder. libjpeg sets up its own decoder and begins to read at once.
-   It therefore gets no data in the first call, which makes it return before it has decoded anything. */
-static jvirt_barray_ptr *read_coefficients(Job *job) {
-    j_decompress_ptr source = &job->source;
-    if (!source->progressive_mode && !source->arith_code) {
-        struct jpeg_source_mgr given = *source->src;
-        source->src->bytes_in_buffer = 0;
-        source->src->fill_input_buffer = no_data_yet;
-        jpeg_read_coefficients(source);
-        *source->src = given;
-        huffman_decoder_use(source, job->huffman);
-    }
-    return jpeg_read_coefficients(source);
-}
-
-static void read_source(Job *job) {
-    j_decompress_ptr source = &job->source;
-    jpeg_save_markers(source, JPEG_APP0 + 1, 0xffff);
-    jpeg_save_markers(source, JPEG_APP0 + 2, 0xffff);
-    read_header(source, job->data, job->size);
-    job->coded = source->src->bytes_in_buffer;
-    J_COLOR_SPACE space = source->jpeg_color_space;
-    require(job, space == JCS_GRAYSCALE || space == JCS_YCbCr || space == JCS_RGB,
-            "the colour space is not grey, YCbCr or RGB");
-    int blocks = 0;
-    for (int index = 0; index < source->num_components; index++) {
-        jpeg_component_info *component = &source->comp_info[index];
-        blocks += component->h_samp_factor * component->v_samp_factor;
-    }
-    require(job, source->num_components == 1 || blocks <= D_MAX_BLOCKS_IN_MCU, "more than 10 blocks per MCU");
-    limit_scans(source, &job->monitor);
-    job->coefficients = read_coefficients(job);
-    require_complete(source);
 }
 
 /* --- restart intervals --- */
@@ -126,17 +82,15 @@ static int interval_of(int columns, int rows, size_t size) {
 /* Counts the symbols of all coefficients: [0] counts those of the first component, [1] those of the others. */
 static void count_symbols(Job *job, int columns, int interval, Histogram dc[2], Histogram ac[2]) {
     j_compress_ptr target = &job->target;
-    j_common_ptr common = (j_common_ptr)&job->source;
     for (int index = 0; index < target->num_components; index++) {
-        jpeg_component_info *component = &job->source.comp_info[index];
+        jpeg_component_info *component = &job->jpeg.source.comp_info[index];
         bool alone = target->num_components == 1;
         int across = alone ? 1 : component->h_samp_factor, down = alone ? 1 : component->v_samp_factor;
         int last_column = (int)component->width_in_blocks, last_row = (int)component->height_in_blocks;
         int rows = (last_row + down - 1) / down;
         for (int row = 0; row < rows; row++) {
             int here = last_row - row * down < down ? last_row - row * down : down;
-            JBLOCKARRAY lines = job->source.mem->access_virt_barray(
-                common, job->coefficients[index], (JDIMENSION)(row * down), (JDIMENSION)here, FALSE);
+            JBLOCKARRAY lines = coefficient_rows(&job->jpeg, index, row * down, here);
             int previous = 0;
             for (int mcu = 0; mcu < columns; mcu++) {
                 previous = mcu % interval ? previous : 0;
@@ -193,13 +147,9 @@ static void end_output(j_compress_ptr target) {
     job->encoded_size -= job->output.free_in_buffer;
 }
 
-static bool starts_with(jpeg_saved_marker_ptr marker, const char *name, size_t length) {
-    return marker->data_length >= length && memcmp(marker->data, name, length) == 0;
-}
-
 static void write_target(Job *job, bool optimise) {
     j_compress_ptr target = &job->target;
-    j_decompress_ptr source = &job->source;
+    j_decompress_ptr source = &job->jpeg.source;
     target->client_data = job;
     target->dest = &job->output;
     job->output.init_destination = start_output;
@@ -220,15 +170,14 @@ static void write_target(Job *job, bool optimise) {
             component->h_samp_factor = component->v_samp_factor = 1;
         }
     }
-    int columns = columns_of(source), interval = interval_of(columns, rows_of(source), job->coded);
+    int columns = columns_of(source), interval = interval_of(columns, rows_of(source), job->jpeg.coded);
     target->restart_interval = (unsigned)interval;
     target->write_JFIF_header = source->saw_JFIF_marker && source->jpeg_color_space != JCS_RGB;
     target->write_Adobe_marker = FALSE;
     set_tables(job, columns, interval, optimise);
-    jpeg_write_coefficients(target, job->coefficients);
+    jpeg_write_coefficients(target, job->jpeg.arrays);
     for (jpeg_saved_marker_ptr marker = source->marker_list; marker; marker = marker->next) {
-        bool exif = marker->marker == JPEG_APP0 + 1;
-        if (starts_with(marker, exif ? "Exif\0" : "ICC_PROFILE", exif ? 6 : 12)) {
+        if (is_metadata(marker)) {
             jpeg_write_marker(target, marker->marker, marker->data, marker->data_length);
         }
     }
@@ -303,8 +252,8 @@ static size_t measure_intervals(const Job *job, size_t scan, uint32_t *lengths, 
 /* Copies the encoded image to the result, and inserts the table of restart intervals. */
 static void insert_table(Job *job) {
     Parts parts = find_parts(job->encoded);
-    int per_row = columns_of(&job->source) / (int)job->target.restart_interval;
-    size_t count = (size_t)rows_of(&job->source) * (size_t)per_row;
+    int per_row = columns_of(&job->jpeg.source) / (int)job->target.restart_interval;
+    size_t count = (size_t)rows_of(&job->jpeg.source) * (size_t)per_row;
     job->lengths = require_memory(job, malloc(count * sizeof *job->lengths));
     size_t largest = measure_intervals(job, parts.scan, job->lengths, count);
     int wide = largest > 0xffff ? 4 : 2;
@@ -333,16 +282,53 @@ static void insert_table(Job *job) {
 }
 
 static bool run(Job *job, bool optimise) {
-    job->source.err = job->target.err = errors_init(&job->errors);
+    job->jpeg.source.err = job->target.err = errors_init(&job->errors);
     if (setjmp(job->errors.escape)) {
         return false;
     }
-    jpeg_create_decompress(&job->source);
+    jpeg_create_decompress(&job->jpeg.source);
     jpeg_create_compress(&job->target);
-    read_source(job);
+    if (job->box) {
+        read_part_of_record(&job->jpeg, job->data, job->size, job->box);
+    } else {
+        read_coefficients(&job->jpeg, job->data, job->size);
+    }
     write_target(job, optimise);
     insert_table(job);
     return true;
+}
+
+/* Transcodes a JPEG or a record; or, if `box` is not NULL, the part of a record that it needs: then the result says where
+   in the image that part begins. */
+static PyObject *transcoded(const Py_buffer *data, bool optimise, const int *box) {
+    Job *job = calloc(1, sizeof *job);
+    if (!job) {
+        return set_error(MEMORY_ERROR, NULL);
+    }
+    job->data = data->buf;
+    job->size = (size_t)data->len;
+    job->box = box;
+    bool done;
+    Py_BEGIN_ALLOW_THREADS
+    done = run(job, optimise);
+    jpeg_destroy_compress(&job->target);
+    free_coefficients(&job->jpeg);
+    Py_END_ALLOW_THREADS
+    PyObject *result = NULL;
+    if (!done) {
+        errors_set(&job->errors);
+    } else {
+        result = PyBytes_FromStringAndSize((const char *)job->result, (Py_ssize_t)job->result_size);
+    }
+    if (result && box) {
+        result = Py_BuildValue("(Nii)", result, coefficient_input_left(&job->jpeg.input, 1),
+                               coefficient_input_top(&job->jpeg.input, 1));
+    }
+    free(job->encoded);
+    free(job->lengths);
+    free(job->result);
+    free(job);
+    return result;
 }
 
 PyObject *transcode(PyObject *module, PyObject *args) {
@@ -352,34 +338,9 @@ PyObject *transcode(PyObject *module, PyObject *args) {
     if (!PyArg_ParseTuple(args, "y*|p:transcode", &data, &optimise)) {
         return NULL;
     }
-    Job *job = calloc(1, sizeof *job);
-    HuffmanDecoder *huffman = malloc(huffman_decoder_size());
-    if (!job || !huffman) {
-        free(job);
-        free(huffman);
-        PyBuffer_Release(&data);
-        return set_error(MEMORY_ERROR, NULL);
-    }
-    job->huffman = huffman;
-    job->data = data.buf;
-    job->size = (size_t)data.len;
-    bool done;
-    Py_BEGIN_ALLOW_THREADS
-    done = run(job, optimise);
-    jpeg_destroy_decompress(&job->source);
-    jpeg_destroy_compress(&job->target);
-    Py_END_ALLOW_THREADS
-    PyObject *result = NULL;
-    if (done) {
-        result = PyBytes_FromStringAndSize((const char *)job->result, (Py_ssize_t)job->result_size);
-    } else {
-        errors_set(&job->errors);
-    }
-    free(job->huffman);
-    free(job->encoded);
-    free(job->lengths);
-    free(job->result);
-    free(job);
+    PyObject *result = transcoded(&data, optimise, NULL);
     PyBuffer_Release(&data);
     return result;
 }
+
+PyObject *transcode_part(const Py_buffer *record, const int box[4]) { return transcoded(record, false, box); }

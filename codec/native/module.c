@@ -2,6 +2,7 @@
 
 #include "functions.h"
 
+#include "coefficient_groups.h"
 #include "libjpeg.h"
 
 #include <stdbool.h>
@@ -11,6 +12,8 @@
 static PyMethodDef methods[] = {
     {"transcode", transcode, METH_VARARGS, NULL},
     {"cut", cut, METH_VARARGS, NULL},
+    {"coefficient_record", coefficient_record, METH_VARARGS, NULL},
+    {"coefficients", coefficients, METH_VARARGS, NULL},
     {"decode", decode, METH_VARARGS, NULL},
     {"rgb_to_rgbx", rgb_to_rgbx, METH_VARARGS, NULL},
     {"rgbx_to_rgb", rgbx_to_rgb, METH_VARARGS, NULL},
@@ -52,6 +55,7 @@ static bool add_text(PyObject *module, const char *name, PyObject *text) {
 }
 
 PyMODINIT_FUNC PyInit__extension(void) {
+    coefficient_groups_init();
     copy_records_init();
     PyObject *module = PyModule_Create(&definition);
     if (module && (!add_text(module, "LIBJPEG", PyUnicode_FromString(COMPILED)) ||

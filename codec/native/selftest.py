@@ -27,7 +27,7 @@ _BOX: Final = (9, 5, 20, 13)
 
 
 def fault(extension: Extension) -> str | None:
-    """Return what the extension does wrong; None if it passes. Takes about 0.2 ms."""
+    """Return what the extension does wrong; None if it passes. Takes about half a millisecond."""
     try:
         return _fault(extension)
     except Exception as error:
@@ -56,6 +56,11 @@ def _fault(extension: Extension) -> str | None:
     data, cut_left, cut_top = part
     if _pixels(extension, data, (left - cut_left, top - cut_top, width, height)) != expected:
         return "a cut has other pixels than the whole"
+    coefficients = extension.coefficient_record(_SAMPLE)
+    if _pixels(extension, coefficients, everything) != whole or _pixels(extension, coefficients, _BOX) != expected:
+        return "a coefficient record has other pixels than its JPEG"
+    if extension.coefficients(extension.transcode(coefficients)) != extension.coefficients(record):
+        return "a coefficient record gives another JPEG than it is made of"
     try:
         extension.transcode(_SAMPLE[:-40])
     except ValueError:

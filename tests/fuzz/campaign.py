@@ -10,6 +10,7 @@ import io
 import struct
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +52,13 @@ def victims() -> dict[str, bytes]:
     for name in ("4:2:0", "grey", "restarting 4:4:4", "progressive 4:2:0", "arithmetic progressive grey"):
         found[f"transcoded {name}"] = require_extension("Fuzzing").transcode(found[name])
     return found
+
+
+def coefficient_records() -> Iterator[bytes]:
+    """The coefficient records of JPEGs of all samplings."""
+    for data in victims().values():
+        with suppress(ValueError):
+            yield require_extension("Fuzzing").coefficient_record(data)
 
 
 def _small(random: np.random.Generator, sampling: str) -> Picture:

@@ -99,7 +99,7 @@ def fuzz(jpeg: Libjpeg, work: Path, clang: str | None, seconds: int, seed: int) 
     """Fuzzes under AddressSanitizer and UndefinedBehaviorSanitizer; False if something was found."""
     seeds, fuzzer = work / "seeds", work / "fuzzer"
     seeds.mkdir(exist_ok=True)
-    for number, data in enumerate(campaign.victims().values()):
+    for number, data in enumerate((*campaign.victims().values(), *campaign.coefficient_records())):
         for choice in (b"\0\0\xff\xff\0\1", b"\x40\x50\x60\x70\x09\0", b"\x80\x80\x30\x90\x04\1"):
             (seeds / f"{number}-{choice.hex()}").write_bytes(choice + data)
     library = sysconfig.get_config_var("LIBDIR")

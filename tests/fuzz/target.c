@@ -1,10 +1,12 @@
-/* What a fuzzer calls: any bytes go through the parser of crop-ready records, cut, decode and transcode.
+/* What a fuzzer calls: any bytes go through the parser of crop-ready records, cut, decode and transcode, and through all
+   readers of coefficient records.
 
    The first bytes of an input choose rectangles and options, the others are the JPEG. It lies in memory that ends where
    the JPEG ends, so that AddressSanitizer sees every read beyond it. matrix.py builds and runs this. */
 
 #include <Python.h>
 
+#include "coefficient_groups.h"
 #include "crop_ready.h"
 #include "functions.h"
 
@@ -142,6 +144,42 @@ static void test_transcode(PyObject *data, Box box, PyObject *optimise) {
     Py_DECREF(record);
 }
 
+/* Whether the coefficients of each component are the same; NULL stands for data that is refused. */
+static int same_coefficients(PyObject *one, PyObject *other) {
+    if (!one || !other) {
+        return one == other;
+    }
+    int equal = PyTuple_GET_SIZE(one) == PyTuple_GET_SIZE(other);
+    for (Py_ssize_t index = 0; equal && index < PyTuple_GET_SIZE(one); index++) {
+        equal = same(PyTuple_GET_ITEM(one, index), PyTuple_GET_ITEM(other, index));
+    }
+    return equal;
+}
+
+static void test_coefficients(PyObject *data, Box box) {
+    static const char *const readers[] = {"bmi2", "avx512"};
+    PyObject *expected = call(coefficients, Py_BuildValue("(Os)", data, "plain"));
+    for (size_t index = 0; index < sizeof readers / sizeof *readers; index++) {
+        if (named_read_group(readers[index])) {
+            PyObject *found = call(coefficients, Py_BuildValue("(Os)", data, readers[index]));
+            expect(same_coefficients(expected, found), "all readers of groups agree");
+            Py_XDECREF(found);
+        }
+    }
+    PyObject *record = call(coefficient_record, Py_BuildValue("(O)", data));
+    if (record) {
+        PyObject *again = call(coefficients, Py_BuildValue("(O)", record));
+        expect(same_coefficients(expected, again), "a record has the coefficients of its source");
+        PyObject *pixels = decoded(data, box, 3, 1), *theirs = decoded(record, box, 3, 1);
+        expect(!pixels || (theirs && same(pixels, theirs)), "a record has the pixels of its source");
+        Py_XDECREF(pixels);
+        Py_XDECREF(theirs);
+        Py_XDECREF(again);
+        Py_DECREF(record);
+    }
+    Py_XDECREF(expected);
+}
+
 int LLVMFuzzerInitialize(int *count, char ***arguments) {
     (void)count, (void)arguments;
     Py_InitializeEx(0);
@@ -167,6 +205,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size) {
                                channels[input[4] >> 2 & 3], scale);
     Py_XDECREF(pixels);
     test_transcode(view, choose(input, width, height), input[5] & 1 ? Py_True : Py_False);
+    test_coefficients(view, choose(input, width, height));
     Py_DECREF(view);
     free(data);
     return 0;

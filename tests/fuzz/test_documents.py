@@ -14,6 +14,7 @@ from packtrain._core.options import StoreOptions
 STORES = {
     "verbatim": StoreOptions("verbatim"),
     "crop-ready": StoreOptions(),
+    "coefficients": StoreOptions("coefficients"),
     "raw": StoreOptions("raw"),
 }
 

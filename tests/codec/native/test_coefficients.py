@@ -1,0 +1,225 @@
+"""Laws of coefficient records: the coefficients and pixels of the JPEG that they are made of, or an error.
+
+The oracles are a JPEG reader and a record reader written for these tests, both in Python, and Pillow.
+"""
+
+from __future__ import annotations
+
+import io
+from contextlib import suppress
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from helpers import coefficient_records
+from helpers.jpegs import SAMPLINGS, any_jpeg, picture, rectangles, written
+from helpers.support import encoded, real_list
+from helpers.support import picture as photo
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from packtrain._codec.coefficients import header_file, record_frame, to_jpeg
+
+_extension = pytest.importorskip("packtrain._codec.native._extension", reason="packtrain's C extension is not built")
+
+SEEDS = st.integers(0, 2**32 - 1)
+READERS = ("plain", "bmi2", "avx512")
+ZIGZAG = np.array(
+    [
+        *(0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6, 7, 14),
+        *(21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53),
+        *(60, 61, 54, 47, 55, 62, 63),
+    ]
+)
+
+
+def available() -> list[str]:
+    """The readers of groups that this processor can run."""
+    record = _extension.coefficient_record(encoded(photo(0)))
+    found = []
+    for name in READERS:
+        try:
+            _extension.coefficients(record, name)
+        except ValueError:
+            continue
+        found.append(name)
+    return found
+
+
+def decoded(data: bytes, box: tuple[int, int, int, int], channels: int = 3, scale: int = 1) -> npt.NDArray[np.uint8]:
+    """The pixels of a rectangle."""
+    pixels, start, stride = _extension.decode(data, box, channels, scale)
+    rows = [pixels[start + stride * row :][: channels * box[2]] for row in range(box[3])]
+    return np.frombuffer(b"".join(rows), np.uint8).reshape(box[3], box[2], channels)
+
+
+def arrays(data: bytes, reader: str = "") -> list[npt.NDArray[np.int16]]:
+    """The coefficients of each component, int16 [blocks, 64]."""
+    return [np.frombuffer(each, np.int16).reshape(-1, 64) for each in _extension.coefficients(data, reader)]
+
+
+def natural(zigzag: npt.ArrayLike) -> npt.NDArray[np.int16]:
+    """Blocks in zigzag order as int16 [blocks, 64] in natural order."""
+    values = np.asarray(zigzag, np.int16).reshape(-1, 64)
+    found = np.empty_like(values)
+    found[:, ZIGZAG] = values
+    return found
+
+
+def as_python_reads(record: bytes) -> list[npt.NDArray[np.int16]]:
+    """The same by the reader in Python."""
+    *_, components = coefficient_records.read(record)
+    return [natural(component.blocks) for component in components]
+
+
+def assert_same(ours: list[npt.NDArray[np.int16]], theirs: list[npt.NDArray[np.int16]]) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def same_pixels(record: bytes, jpeg: bytes, seed: int, count: int = 12) -> None:
+    """Rectangles of the record, at every scale, are those of the JPEG; and so are those that are cut out of it."""
+    random = np.random.default_rng(seed)
+    image = Image.open(io.BytesIO(jpeg))
+    channels = 1 if image.mode == "L" else 3
+    for box in rectangles(random, image.width, image.height, count):
+        expected = decoded(jpeg, box, channels)
+        np.testing.assert_array_equal(decoded(record, box, channels), expected)
+        part, left, top = _extension.cut(record, box)
+        inside = (box[0] - left, box[1] - top, box[2], box[3])
+        np.testing.assert_array_equal(decoded(part, inside, channels), expected)
+    for scale in (2, 4, 8):
+        width, height = -(-image.width // scale), -(-image.height // scale)
+        for box in rectangles(random, width, height, 3):
+            np.testing.assert_array_equal(decoded(record, box, channels, scale), decoded(jpeg, box, channels, scale))
+
+
+def check_one(seed: int, most: int) -> None:
+    source, data = any_jpeg(np.random.default_rng(seed), most)
+    record: bytes = _extension.coefficient_record(data)
+    seen = list(map(natural, source.seen()))
+    assert_same(as_python_reads(record), seen)
+    for reader in available():
+        assert_same(arrays(record, reader), seen)
+    assert_same(arrays(data), seen)
+    jpeg = to_jpeg(record)
+    assert_same(arrays(jpeg), seen)
+    assert _extension.coefficient_record(record) == record
+    assert _extension.coefficient_record(jpeg) == record
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(jpeg))), np.asarray(Image.open(io.BytesIO(data))))
+    assert Image.open(io.BytesIO(header_file(record))).info == Image.open(io.BytesIO(jpeg)).info
+    frame = record_frame(record)
+    assert frame is not None and (frame.width, frame.height) == (source.width, source.height)
+    same_pixels(record, data, seed)
+
+
+class TestExact:
+    @given(SEEDS)
+    def test_all_kinds_of_jpegs_keep_coefficients_and_pixels(self, seed: int) -> None:
+        check_one(seed, 90)
+
+    @pytest.mark.stress
+    @settings(max_examples=2_000)
+    @given(SEEDS)
+    def test_many_more(self, seed: int) -> None:
+        check_one(seed, 400)
+
+    @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+    @given(SEEDS, st.integers(1, 300), st.integers(1, 40))
+    @settings(max_examples=max(3, settings().max_examples // 5))
+    def test_every_sampling_and_rows_of_many_groups(self, sampling: str, seed: int, width: int, height: int) -> None:
+        random = np.random.default_rng(seed)
+        data = written(picture(random, width, height, sampling), random)
+        same_pixels(_extension.coefficient_record(data), data, seed, 4)
+
+    @pytest.mark.parametrize("values", ["ones", "twos", "extremes", "sparse", "all"])
+    def test_every_class_of_values(self, values: str) -> None:
+        random = np.random.default_rng(0)
+        for width in (8, 8 * 15, 8 * 16, 8 * 17, 8 * 33):
+            made = picture(random, width, 24, next(iter(SAMPLINGS)))
+            for component in made.coefficients:
+                component[...] = drawn(random, values, component.shape)
+            data = written(made, random)
+            seen = list(map(natural, made.seen()))
+            record = _extension.coefficient_record(data)
+            assert_same(as_python_reads(record), seen)
+            for reader in available():
+                assert_same(arrays(record, reader), seen)
+
+    def test_real_photographs(self) -> None:
+        listing = real_list()
+        for line in listing.read_text().splitlines()[:40]:
+            data = (listing.parent / line.rpartition(" ")[0]).read_bytes()
+            record = _extension.coefficient_record(data)
+            assert _extension.coefficients(record) == _extension.coefficients(data)
+            same_pixels(record, data, 0, 3)
+
+
+def drawn(random: np.random.Generator, values: str, shape: tuple[int, ...]) -> npt.NDArray[np.int16]:
+    """Coefficients in the range of baseline JPEGs."""
+    most = {"ones": 1, "twos": 2, "extremes": 1023, "sparse": 1023, "all": 1023}[values]
+    found = random.integers(-most, most + 1, shape)
+    if values == "extremes":
+        found = np.sign(found) * (1 << random.integers(0, 10, shape)) + random.integers(-1, 2, shape)
+        found = found.clip(-1023, 1023)
+    if values in ("ones", "sparse"):
+        found *= random.random(shape) < random.choice([0.02, 0.3, 1])
+    return found.astype(np.int16)
+
+
+class TestRefused:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def record(cls) -> bytes:
+        found: bytes = _extension.coefficient_record(encoded(photo(3, 150, 70)))
+        return found
+
+    @given(st.data())
+    def test_damage_is_an_error_or_other_coefficients_whoever_reads_it(
+        self, record: bytes, data: st.DataObject
+    ) -> None:
+        damaged = bytearray(record)
+        head = int.from_bytes(record[24:28], "little")
+        for _ in range(data.draw(st.integers(1, 6))):
+            damaged[data.draw(st.integers(0, data.draw(st.sampled_from([40, head + 60, len(record)])) - 1))] = (
+                data.draw(st.integers(0, 255))
+            )
+        end = data.draw(st.sampled_from([len(record), data.draw(st.integers(0, len(record)))]))
+        found = [outcome(bytes(damaged[:end]), reader) for reader in available()]
+        assert all(each == found[0] for each in found)
+        with suppress(ValueError):
+            _extension.decode(bytes(damaged[:end]), (0, 0, 20, 20), 3, 1)
+        with suppress(ValueError):
+            _extension.cut(bytes(damaged[:end]), (30, 30, 20, 20))
+
+    def test_one_that_is_cut_off_is_refused(self, record: bytes) -> None:
+        for end in (0, 8, 27, 28, 300, len(record) // 2, len(record) - 1):
+            with pytest.raises(ValueError, match=r"damaged|Not a JPEG|Empty"):
+                _extension.coefficients(record[:end])
+
+    def test_another_version_is_refused(self, record: bytes) -> None:
+        later = record[:8] + (2).to_bytes(4, "little") + record[12:]
+        with pytest.raises(ValueError, match="coefficient record is damaged"):
+            _extension.coefficients(later)
+
+    @pytest.mark.parametrize("box", [(-1, 0, 5, 5), (0, 0, 0, 5), (0, 0, 151, 5), (149, 0, 2, 5), (2**40, 0, 1, 1)])
+    def test_a_rectangle_outside_is_refused(self, record: bytes, box: tuple[int, int, int, int]) -> None:
+        with pytest.raises(ValueError, match="not inside"):
+            _extension.cut(record, box)
+        with pytest.raises((ValueError, OverflowError)):
+            _extension.decode(record, box, 3, 1)
+
+    def test_what_baseline_cannot_keep_is_refused_as_by_the_transcoder(self) -> None:
+        file = io.BytesIO()
+        Image.new("CMYK", (20, 20)).save(file, "JPEG")
+        with pytest.raises(ValueError, match="colour space"):
+            _extension.coefficient_record(file.getvalue())
+
+
+def outcome(data: bytes, reader: str) -> object:
+    """The coefficients, or the message of the error."""
+    try:
+        return _extension.coefficients(data, reader)
+    except ValueError as error:
+        return str(error)
