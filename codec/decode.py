@@ -10,6 +10,7 @@ import numpy.typing as npt
 from packtrain._core.npy import HEADER_BYTES, npy_header
 from packtrain._core.options import StoreOptions
 
+from .coefficients import as_image_file, header_file, is_coefficients
 from .cut import cut
 from .decoders import Decoder
 from .pillow import check_pixels, open_image, require_pillow
@@ -137,7 +138,7 @@ class RecordDecoder:
         Transforms may need it, for example to turn the image upright, whichever decoder was used.
         """
         if self.store.store != "raw" and self.decoder.name != "pillow":
-            image.info = open_image(encoded.data).info
+            image.info = open_image(header_file(encoded.data)).info
         return image
 
     def raw_pixels(self, encoded: EncodedImage, box: Box) -> npt.NDArray[np.uint8]:
@@ -189,15 +190,20 @@ class RecordDecoder:
         self, encoded: EncodedImage, box: Box, on_stage: OnStage
     ) -> tuple[bytes | bytearray | memoryview, Box | None]:
         """Return what is to be decoded for a rectangle, and where the rectangle lies there; None if it is all of it."""
-        if box == encoded.box:
-            on_stage(CUT)
-            return encoded.data, None
-        # Decoders check the size of what they are given, which may be a small part.
-        check_pixels(encoded.width, encoded.height)
-        part = cut(encoded.data, box) if self.cuts else None
+        whole = box == encoded.box
+        data: bytes | bytearray | memoryview = encoded.data
+        if not whole:
+            # Decoders check the size of what they are given, which may be a small part.
+            check_pixels(encoded.width, encoded.height)
+        if self.store.store_mode.has_coefficients and is_coefficients(data):
+            if self.decoder.reads_coefficients:
+                on_stage(CUT)
+                return data, None if whole else box
+            data = as_image_file(data) if whole else data
+        part = cut(encoded.data, box) if self.cuts and not whole else None
         on_stage(CUT)
         if part is None:
-            return encoded.data, box
+            return data, None if whole else box
         return part.data, Box(box.left - part.left, box.top - part.top, box.width, box.height)
 
     def _image(self, pixels: memoryview, row: int, box: Box) -> Image:

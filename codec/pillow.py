@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from packtrain._core.errors import MissingDependency
 from packtrain._core.installing import extra_command
 
+from .coefficients import as_image_file
 from .jpeg_markers import too_many_scans
 
 if TYPE_CHECKING:
@@ -74,11 +75,13 @@ def open_image(data: Encoded) -> Image:
         UnidentifiedImageError: It is no such image. The message says what it is, and what to do about it.
         DecompressionBombError: It has more than twice `pixel_limit` pixels, or a JPEG has too many scans for its size.
             Above the limit itself, Pillow warns.
+        ValueError: It is a damaged coefficient record.
         Exception: Whatever Pillow's plugins raise on a damaged header.
     """
     pillow = require_pillow()
     from PIL import UnidentifiedImageError
 
+    data = as_image_file(data)
     try:
         image: Image = pillow.open(io.BytesIO(data), formats=_plugins())
     except UnidentifiedImageError as error:

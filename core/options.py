@@ -81,7 +81,8 @@ class StoreOptions:
 
     Attributes:
         store: ``"crop-ready"``: JPEGs are transcoded without loss, so that readers decode only what they need; other
-            files are stored unchanged. ``"verbatim"``: files are stored unchanged. ``"jpeg"``: images are decoded,
+            files are stored unchanged. ``"coefficients"``: the same, but without Huffman codes, so that records are
+            larger and decoded faster. ``"verbatim"``: files are stored unchanged. ``"jpeg"``: images are decoded,
             resized and encoded as JPEG. ``"raw"``: images are stored as uint8 pixels.
         resize: New size, such as ``"short=256"``, ``"long=500"`` or ``"256x192"`` (see `ResizeRule`); None keeps it.
         quality: JPEG quality, 1 to 100; it applies to ``"jpeg"`` only.

@@ -23,7 +23,9 @@ class StoreMode:
         name: Its name.
         keeps_pixels: True if the pixels of each file are kept, so that a record is about as large as its file, and
             nothing can be resized or turned. Otherwise Pillow decodes each file.
-        transcodes: True if JPEGs become crop-ready records, so that the C extension decides the bytes.
+        transcodes: True if JPEGs become records that can be decoded in part, so that the C extension decides the bytes:
+            crop-ready JPEGs, or coefficients.
+        has_coefficients: True if these records are coefficients, and so no JPEGs.
         is_raw: True if records are uint8 pixels, not encoded images.
         takes_quality: True if `quality` applies.
         largest_side: The most pixels of a side of an image that is stored anew; None for any number.
@@ -32,13 +34,14 @@ class StoreMode:
     name: str
     keeps_pixels: bool = False
     transcodes: bool = False
+    has_coefficients: bool = False
     is_raw: bool = False
     takes_quality: bool = False
     largest_side: int | None = None
 
     @property
     def may_be_cut(self) -> bool:
-        """True if readers look for a table of restart intervals in the records, and cut them by it."""
+        """True if readers look for a table in the records that says where the parts of the image are."""
         return self.transcodes
 
 
@@ -47,6 +50,7 @@ STORE_MODES: Final[Mapping[str, StoreMode]] = MappingProxyType(
         mode.name: mode
         for mode in (
             StoreMode("crop-ready", keeps_pixels=True, transcodes=True),
+            StoreMode("coefficients", keeps_pixels=True, transcodes=True, has_coefficients=True),
             StoreMode("verbatim", keeps_pixels=True),
             StoreMode("jpeg", transcodes=True, takes_quality=True, largest_side=LARGEST_JPEG_SIDE),
             StoreMode("raw", is_raw=True),

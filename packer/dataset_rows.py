@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from packtrain._codec.coefficients import as_image_file
 from packtrain._codec.values import parse_npy
 from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import CorruptFile, UsageError
@@ -221,7 +222,7 @@ class StoredRecords:
         if image.store.store_mode.is_raw:
             stored = store_pixels(data, image.size, image.turned_by, image.store.mode, store)
         else:
-            stored = store_image(data, store, orientation=image.turned_by)
+            stored = store_image(bytes(as_image_file(data)), store, orientation=image.turned_by)
         frame = Frame.of(stored, store)
         header = stored.header._replace(orientation=image.orientation_in(store))
         return encoded_image(stored._replace(header=header), store), frame
@@ -255,7 +256,10 @@ def _keeps(before: StoreOptions, after: StoreOptions) -> bool:
     """True if a record that was stored by one set of options need not change for the other."""
     if after.check and not before.check:
         return False
-    if after.keeps_pixels and (not after.store_mode.transcodes or before.store == after.store):
+    if after.keeps_pixels and before.store == after.store:
+        return True
+    # Coefficients are no files that another mode could keep.
+    if after.keeps_pixels and not after.store_mode.transcodes and not before.store_mode.has_coefficients:
         return True
     return replace(before, check=after.check) == after
 

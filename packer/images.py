@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from packtrain._codec.coefficients import EXTENSION, MAGIC
 from packtrain._codec.cut import cut, without_table
 from packtrain._codec.geometry import Box
 from packtrain._codec.jpeg_markers import frame_header, too_many_scans
@@ -25,6 +26,7 @@ from packtrain._codec.pillow import (
 from packtrain._core.errors import MissingDependency, PacktrainError
 from packtrain._core.installing import build_command
 from packtrain._core.options import ResizeRule, StoreOptions
+from packtrain._core.store_modes import StoreMode
 
 from .probe import ImageHeader, probe
 from .sources import Refused
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 # The number is raised whenever the transcoder gives other bytes for the same image.
 _TRANSCODER: Final = "transcoder 1"
-_PURPOSE: Final = "Store mode crop-ready"
+_COEFFICIENTS: Final = "coefficients 1"
 _OTHERWISE: Final = "use --store verbatim, which keeps files as they are"
 _ORIENTATION_TAG: Final = 0x0112
 UPRIGHT: Final = {
@@ -48,7 +50,7 @@ UPRIGHT: Final = {
 }
 """Transpose operation that turns an image of each EXIF orientation upright, as in PIL.ImageOps.exif_transpose."""
 _SUFFIXES: Final = {"JPEG": "jpg", "MPO": "jpg", "TIFF": "tif"}
-_MAGIC: Final = {b"\xff\xd8": "jpg", b"\x89PNG\r\n\x1a\n": "png"}
+_MAGIC: Final = {b"\xff\xd8": "jpg", b"\x89PNG\r\n\x1a\n": "png", MAGIC: EXTENSION}
 _PALETTES: Final = ("P", "PA")
 PALETTE_REMARK: Final = "a palette image: mode L is the grey of its colours, not its indices"
 
@@ -137,7 +139,7 @@ def encoder(options: StoreOptions) -> str | None:
     names = [] if options.keeps_pixels else [pillow_version()]
     # Records that only Pillow can write may do without the extension.
     if options.store_mode.transcodes and (options.keeps_pixels or extension is not None):
-        names.append(transcoder())
+        names.append(transcoder(options.store_mode))
     return ", ".join(names) or None
 
 
@@ -151,14 +153,23 @@ def _kept(data: bytes, options: StoreOptions) -> StoredImage:
     if not options.store_mode.transcodes:
         return StoredImage(data, header, size, tuple(remarks))
     if header.extension != "jpg":
-        return StoredImage(data, header, size, (*remarks, f"not crop-ready: not a JPEG ({header.extension})"))
-    record, reason = transcoded(data)
-    if record is not None and options.check and _pixels(record) != _pixels(data):
+        return StoredImage(data, header, size, (*remarks, f"not {options.store}: not a JPEG ({header.extension})"))
+    record, reason = transcoded(data, options.store_mode)
+    if record is not None and options.check and not _is_same(record, data, options.store_mode):
         record, reason = None, "transcoding would change its pixels"
     if record is None:
         # The file may have brought a table of restart intervals along, which says nothing of what libjpeg reads.
-        return StoredImage(without_table(data), header, size, (*remarks, f"not crop-ready: {reason}"))
+        return StoredImage(without_table(data), header, size, (*remarks, f"not {options.store}: {reason}"))
+    if options.store_mode.has_coefficients:
+        header = header._replace(extension=EXTENSION)
     return StoredImage(record, header, size, tuple(remarks))
+
+
+def _is_same(record: bytes, jpeg: bytes, mode: StoreMode) -> bool:
+    if mode.has_coefficients:
+        module = require_extension(_purpose(mode), _OTHERWISE)
+        return module.coefficients(record) == module.coefficients(jpeg)
+    return _pixels(record) == _pixels(jpeg)
 
 
 def _converted(image: Image, header: ImageHeader, remarks: list[str], options: StoreOptions) -> StoredImage:
@@ -187,7 +198,9 @@ def _converted(image: Image, header: ImageHeader, remarks: list[str], options: S
     with faults_of_the_image("cannot encode it as a JPEG"):
         image.save(encoded, "JPEG", quality=options.quality)
     jpeg = encoded.getvalue()
-    record, reason = (None, "there is no C extension here") if extension is None else transcoded(jpeg)
+    record, reason = None, "there is no C extension here"
+    if extension is not None:
+        record, reason = transcoded(jpeg, options.store_mode)
     if record is None:
         remarks.append(f"not crop-ready: {reason}")
     return StoredImage(jpeg if record is None else record, header, source_size, tuple(remarks))
@@ -264,41 +277,45 @@ def _orientation(image: Image) -> int:
     return value if value in range(1, 9) else 1
 
 
-def transcoded(jpeg: bytes) -> tuple[bytes | None, str]:
+def transcoded(jpeg: bytes, mode: StoreMode) -> tuple[bytes | None, str]:
     """Transcodes a JPEG that Pillow reads.
 
     Returns:
-        The crop-ready record and an empty text; or None, and why this JPEG has no crop-ready form. Similar JPEGs get
-        the same reason.
+        The record of this mode and an empty text; or None, and why this JPEG has none. Similar JPEGs get the same
+        reason.
 
     Raises:
         MemoryError: There is not enough memory.
         MissingDependency: There is no C extension.
     """
-    module = require_extension(_PURPOSE, _OTHERWISE)
+    module = require_extension(_purpose(mode), _OTHERWISE)
     try:
-        return module.transcode(jpeg), ""
+        return (module.coefficient_record if mode.has_coefficients else module.transcode)(jpeg), ""
     except ValueError as error:
         return None, _reason(str(error))
 
 
-def transcoder() -> str:
+def _purpose(mode: StoreMode) -> str:
+    return f"Store mode {mode.name}"
+
+
+def transcoder(mode: StoreMode) -> str:
     """Name and version of what transcodes.
 
     Raises:
         MissingDependency: There is no C extension, or it does not transcode a JPEG that is certainly sound.
     """
-    module = require_extension(_PURPOSE, _OTHERWISE)
+    module = require_extension(_purpose(mode), _OTHERWISE)
     jpeg = _small_jpeg()
-    record, reason = transcoded(jpeg)
+    record, reason = transcoded(jpeg, mode)
     # Without this, an extension that refuses everything would store a whole dataset verbatim.
     if record is None or cut(record, Box(0, 0, 8, 8)) is None:
-        reason = reason or "the record has no table of restart intervals"
+        reason = reason or "the record cannot be cut"
         raise MissingDependency(
             f"packtrain's C extension ({module.LIBJPEG}) does not work here: it fails on a small JPEG ({reason}). "
             f"Build it again: `{build_command()}`; or {_OTHERWISE}"
         )
-    return f"{_TRANSCODER} ({module.LIBJPEG})"
+    return f"{_COEFFICIENTS if mode.has_coefficients else _TRANSCODER} ({module.LIBJPEG})"
 
 
 def _reason(message: str) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
+from ..coefficients import record_frame
 from ..jpeg_markers import frame_header
 from ..pillow import Encoded as Encoded
 from ..pillow import exceeds_limit, open_image, pillow_version
@@ -24,6 +25,8 @@ class Decoder(ABC):
 
     name: str
     """The decoder's name in `DECODERS`."""
+    reads_coefficients: bool = False
+    """Whether it decodes a rectangle of a coefficient record by itself. The others are given a JPEG."""
 
     @property
     @abstractmethod
@@ -137,7 +140,7 @@ def frame_size(data: Encoded) -> tuple[int, int]:
     Raises:
         ValueError: There is no frame header where one should be.
     """
-    found = frame_header(data)
+    found = record_frame(data)
     if found is None:
         raise ValueError("no frame header")
     return found.width, found.height

@@ -30,6 +30,7 @@ class ExtensionDecoder(BackEnd):
     """
 
     name: Final = "extension"
+    reads_coefficients = True
 
     @property
     @override

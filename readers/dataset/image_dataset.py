@@ -13,6 +13,7 @@ import numpy.typing as npt
 from torch.utils.data import Dataset
 from typing_extensions import override
 
+from packtrain._codec.coefficients import as_image_file
 from packtrain._codec.decoders import DECODERS, Decoder
 from packtrain._codec.pillow import pillow_conflict
 from packtrain._core.arguments import checks_names, choice, flag, items, unexpected, whole
@@ -124,6 +125,25 @@ class ImageDataset(Dataset[Any]):
         """
         packed, row = self._samples.locate(_checked(row))
         return packed.store.record(row, field)
+
+    def image_file(self, row: int, field: str = IMAGE) -> bytes:
+        """Return an image of `row` as a file: its stored bytes, or of a coefficient record a JPEG of the same pixels.
+
+        Raises:
+            UsageError: As `record`; or images are stored as pixels, or `field` is no image.
+            CorruptFile: As `record`.
+            CorruptRecord: As `record`; or the coefficient record is damaged.
+            MissingDependency: It is a coefficient record, and there is no C extension.
+        """
+        packed, row = self._samples.locate(_checked(row))
+        record, stored = packed.store.record(row, field), packed.store.schema[field].store
+        if stored is None or stored.store_mode.is_raw:
+            what = f"{field} is no image" if stored is None else f"{field} is stored as pixels, not as files"
+            raise UsageError(f"{packed.store.name}: {what}: take dataset.value({row}, {field!r})")
+        try:
+            return bytes(as_image_file(record))
+        except ValueError as error:
+            raise packed.store.field(field).undecodable(row, error) from error
 
     def image(self, row: int) -> Image:
         """The decoded image of `row`, without `transform`; None if the row is without it.

@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple
 
 from typing_extensions import override
 
+from packtrain._codec.coefficients import as_image_file, is_coefficients, record_frame
 from packtrain._codec.cut import cut
 from packtrain._codec.decode import DecodedPart, EncodedImage, RecordDecoder
 from packtrain._codec.decoders import decoder
 from packtrain._codec.geometry import FILTERS, Box, Flip, Scale
 from packtrain._codec.image_plan import MIRROR, ImagePlan
-from packtrain._codec.jpeg_markers import frame_header
 from packtrain._codec.pillow import check_pixels, check_scans, open_image, require_pillow
 from packtrain._codec.stages import CUT, OnStage, untimed
 from packtrain._core.errors import UsageError
@@ -99,7 +99,7 @@ class UndecodedExecutor(Executor):
         on_stage(CUT)
         if part is None:
             _check_header(image)
-            return partial(_undecoded, image.data, plan)
+            return partial(_undecoded, as_image_file(image.data), plan)
         left, top, width, height = plan.box
         return partial(_undecoded, part.data, plan._replace(box=Box(left - part.left, top - part.top, width, height)))
 
@@ -114,12 +114,13 @@ def _check_header(image: EncodedImage) -> None:
             many scans.
         Exception: Whatever Pillow's plugins raise on a damaged header that is no JPEG's.
     """
-    frame = frame_header(image.data) if bytes(image.data[:2]) == _SOI else None
+    frame = record_frame(image.data) if bytes(image.data[:2]) == _SOI or is_coefficients(image.data) else None
     if frame is None:
         open_image(image.data)
-    elif (frame.width, frame.height) != (image.width, image.height):
+        return
+    if (frame.width, frame.height) != (image.width, image.height):
         check_pixels(frame.width, frame.height)
-    if frame is not None:
+    if not is_coefficients(image.data):
         check_scans(image.data, frame.width, frame.height)
 
 

@@ -26,7 +26,7 @@ from packtrain._packer.images import store_image
 
 WIDTH, HEIGHT = 160, 120
 JPEG = encoded(picture(1, WIDTH, HEIGHT))
-STORES = ("verbatim", "crop-ready") if extension is not None else ("verbatim",)
+STORES = ("verbatim", "crop-ready", "coefficients") if extension is not None else ("verbatim",)
 BOX = Box(40, 30, 20, 20)
 
 

@@ -15,6 +15,7 @@ from helpers.support import encoded, image_set, items, picture, shard_bytes, sou
 from PIL import Image
 
 from packtrain import open_dataset, verify
+from packtrain._codec.coefficients import to_jpeg
 from packtrain._core.options import LabelSpec, StoreOptions
 
 from .laws import PER_SHARD, Laws, column, manifest, placed_lines
@@ -43,6 +44,8 @@ def shorter_side(target: int) -> Callable[[Size], Size]:
 
 PIXELS: dict[str, tuple[StoreOptions, Callable[[Size], Size]]] = {
     "crop-ready": (StoreOptions(), lambda size: size),
+    "coefficients": (StoreOptions("coefficients"), lambda size: size),
+    "coefficients, compared": (StoreOptions("coefficients", check=True), lambda size: size),
     "crop-ready, compared": (StoreOptions(check=True), lambda size: size),
     "jpeg": (StoreOptions("jpeg", quality=35), lambda size: size),
     "jpeg, resized, grey": (StoreOptions("jpeg", resize="short=24", mode="L"), shorter_side(24)),
@@ -135,6 +138,10 @@ class PackingLaws(Laws):
                 # Restart markers change no pixel, so the oracle does without them; that they are there is seen below.
                 expected = Image.open(io.BytesIO(encoded(expected, quality=store.quality)))
                 assert b"\xff\xdd\x00\x04" in found[row].payload
+            elif store.store == "coefficients":
+                # That the record has the same coefficients, a reader of its own says in tests/codec/native.
+                stored = Image.open(io.BytesIO(to_jpeg(found[row].payload)))
+                assert (found[row].payload[:4], stored.convert("RGB").tobytes()) == (b"\x89PTC", expected.tobytes())
             elif store.store == "crop-ready":
                 stored = Image.open(io.BytesIO(found[row].payload))
                 assert (stored.format, stored.convert("RGB").tobytes()) == ("JPEG", expected.tobytes())

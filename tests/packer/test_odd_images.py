@@ -24,6 +24,7 @@ from packtrain._codec import native
 from packtrain._codec.cut import has_table
 from packtrain._core.manifest import Manifest
 from packtrain._core.options import StoreOptions
+from packtrain._core.store_modes import STORE_MODES
 from packtrain._packer import images as storing
 from packtrain._packer.images import store_image
 from packtrain._packer.rejects import read_rejects
@@ -251,11 +252,11 @@ class TestRemarks:
         for number in (3, 50):
             whole = encoded(PHOTO)
             at = whole.index(b"\xff\xdb")
-            reasons.add(storing.transcoded(whole[:at] + bytes(number) + whole[at:])[1])
+            reasons.add(storing.transcoded(whole[:at] + bytes(number) + whole[at:], STORE_MODES["crop-ready"])[1])
         assert reasons == {"libjpeg: Corrupt JPEG data: N extraneous bytes before marker N"}
 
     @EXTENSION
-    @pytest.mark.parametrize("store", ["crop-ready", "jpeg"])
+    @pytest.mark.parametrize("store", ["crop-ready", "coefficients", "jpeg"])
     @pytest.mark.parametrize("wrong", ["refuses", "does nothing"])
     def test_a_transcoder_that_does_not_work_is_said_at_once(
         self, images: Path, tmp_path: Path, store: str, wrong: str, monkeypatch: pytest.MonkeyPatch
@@ -269,8 +270,9 @@ class TestRemarks:
                 raise ValueError("Wrong JPEG library version: library is 62, caller expects 80")
             return data
 
-        monkeypatch.setattr(native, "extension", SimpleNamespace(LIBJPEG=real.LIBJPEG, transcode=transcode))
-        reason = "libjpeg: Wrong JPEG library version" if wrong == "refuses" else "no table of restart intervals"
+        broken = SimpleNamespace(LIBJPEG=real.LIBJPEG, transcode=transcode, coefficient_record=transcode)
+        monkeypatch.setattr(native, "extension", broken)
+        reason = "libjpeg: Wrong JPEG library version" if wrong == "refuses" else "the record cannot be cut"
         with pytest.raises(MissingDependency, match=rf"it fails on a small JPEG \(.*{reason}.*--store verbatim"):
             packed(images, tmp_path / "out", "tar", store=StoreOptions(store))
         assert not (tmp_path / "out").exists()

@@ -140,7 +140,7 @@ def test_other_labels_are_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"store": "crop"}, "store='crop': expected one of crop-ready, verbatim, jpeg, raw"),
+        ({"store": "crop"}, "store='crop': expected one of crop-ready, coefficients, verbatim, jpeg, raw"),
         ({"store": "raw", "mode": "RGBA"}, "mode='RGBA': expected one of RGB, L"),
         ({"store": "raw", "orientation": "yes"}, "orientation='yes': expected one of ignore, apply"),
         ({"store": "jpeg", "quality": 0}, "quality=0: expected a whole number from 1 to 100"),

@@ -55,7 +55,7 @@ def sizes(row: int) -> tuple[int, int]:
     return 90 + 11 * row, 300 - 7 * row
 
 
-@pytest.fixture(scope="module", params=["crop-ready", "verbatim"])
+@pytest.fixture(scope="module", params=["crop-ready", "coefficients", "verbatim"])
 def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ImageDataset:
     """Pictures of different sizes, of which parts can be cut out if they are crop-ready."""
     files = {f"{row}.jpg": encoded(picture(row, *sizes(row))) for row in range(ROWS)}

@@ -31,6 +31,7 @@ SOURCES = dict(sources())
 STORES = {
     "crop-ready": StoreOptions(),
     "crop-ready, grey": StoreOptions(mode="L"),
+    "coefficients": StoreOptions("coefficients"),
     "verbatim": StoreOptions("verbatim"),
     "verbatim, grey": StoreOptions("verbatim", mode="L"),
     "jpeg": StoreOptions("jpeg", quality=60),

@@ -333,7 +333,7 @@ class TestScaled:
         assert max(differences) < 5
 
 
-@pytest.mark.parametrize("store", ["crop-ready", "verbatim"])
+@pytest.mark.parametrize("store", ["crop-ready", "coefficients", "verbatim"])
 @pytest.mark.parametrize("decoder", ["extension", "simplejpeg", "pillow"])
 def test_an_image_brings_its_exif_whoever_decodes_it(tmp_path: Path, store: str, decoder: str) -> None:
     exif = Image.Exif()

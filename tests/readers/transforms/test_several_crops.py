@@ -31,6 +31,7 @@ SOURCES = {
 STORES = {
     "crop-ready": StoreOptions(),
     "crop-ready, grey": StoreOptions(mode="L"),
+    "coefficients": StoreOptions("coefficients"),
     "verbatim": StoreOptions("verbatim"),
     "raw": StoreOptions("raw"),
     "raw, grey": StoreOptions("raw", mode="L"),

@@ -37,7 +37,12 @@ from packtrain.transforms import (
 )
 
 SOURCES = dict(sources())
-STORES = {"crop-ready": StoreOptions(), "verbatim": StoreOptions("verbatim"), "jpeg": StoreOptions("jpeg", quality=60)}
+STORES = {
+    "crop-ready": StoreOptions(),
+    "coefficients": StoreOptions("coefficients"),
+    "verbatim": StoreOptions("verbatim"),
+    "jpeg": StoreOptions("jpeg", quality=60),
+}
 # Others look beyond the border of some images, resize twice, or crop what is upside down.
 ALWAYS = {
     *("random resized crop", "the same, bicubic and small", "the same, nearest", "random resized crop and flip"),
