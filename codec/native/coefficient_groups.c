@@ -500,15 +500,18 @@ ReadGroup *named_read_group(const char *name) {
     return strcmp(name, "plain") == 0 ? read_group : NULL;
 }
 
-ReadGroup *fastest_read_group(void) {
-    static const char *const names[] = {"avx512", "bmi2", "plain"};
-    for (size_t index = 0;; index++) {
-        ReadGroup *found = named_read_group(names[index]);
-        if (found) {
-            return found;
-        }
-    }
+/* Whether `pdep` takes many cycles, as it does in AMD's processors before Zen 3. */
+static bool has_slow_pdep(void) {
+#ifdef HAS_X86_SIMD
+    return __builtin_cpu_is("znver1") || __builtin_cpu_is("znver2") || __builtin_cpu_is("bdver4");
+#else
+    return false;
+#endif
 }
+
+static ReadGroup *fastest = read_group;
+
+ReadGroup *fastest_read_group(void) { return fastest; }
 
 void coefficient_groups_init(void) {
     for (unsigned byte = 0; byte < 256; byte++) {
@@ -519,4 +522,6 @@ void coefficient_groups_init(void) {
 #ifdef HAS_X86_SIMD
     init_simd();
 #endif
+    ReadGroup *avx512 = named_read_group("avx512"), *bmi2 = has_slow_pdep() ? NULL : named_read_group("bmi2");
+    fastest = avx512 ? avx512 : bmi2 ? bmi2 : read_group;
 }

@@ -28,7 +28,7 @@ ReadGroup *fastest_read_group(void);
 /* One of them by name, for tests: "plain", "bmi2" or "avx512"; NULL if this processor cannot run it. */
 ReadGroup *named_read_group(const char *name);
 
-/* Prepares the tables; call it once, before anything else. */
+/* Prepares the tables, and chooses the fastest reader; call it once, before anything else. */
 void coefficient_groups_init(void);
 
 #endif
