@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers.processes import children
 from helpers.support import packed, soon
 from PIL import Image
 
@@ -148,7 +149,7 @@ class TestInterrupted:
             ) as process,
             soon(60),
         ):
-            while not children_of(process.pid):
+            while not children(process.pid):
                 assert process.poll() is None
                 time.sleep(0.01)
             os.killpg(process.pid, signal.SIGINT)
@@ -216,14 +217,6 @@ def test_a_chart(run: Run, fake: type[FakeBench], tmp_path: Path, words: list[st
         assert outcome.out.endswith(f"\nchart: {chart}\n")
     else:
         assert not chart.exists()
-
-
-def children_of(process: int) -> str:
-    """The ids of the children of a process, separated by spaces."""
-    try:
-        return Path(f"/proc/{process}/task/{process}/children").read_text()
-    except FileNotFoundError:
-        return ""
 
 
 def test_a_transform_of_the_user(

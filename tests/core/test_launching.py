@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from helpers.processes import children, ended
 from helpers.waiting import wait_until
 
 from packtrain._core.launching import Answer, Launched, NotBegun, launch
@@ -42,19 +43,6 @@ def launched() -> Iterator[Launched]:
     assert process is not None and answer["pid"] == process.pid
     yield process
     process.close()
-
-
-def alive(pid: int) -> bool:
-    """True if a process is there and no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def children() -> set[str]:
-    """Ids of the processes that this one has started, from any thread, and not waited for."""
-    return {pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
 
 
 def test_close_ends_it_and_says_how(launched: Launched) -> None:
@@ -133,9 +121,9 @@ def test_it_ends_with_its_owner_unless_it_is_detached(detached: bool, fork: bool
             owner.kill()
             owner.wait()
             if detached:
-                assert alive(pid)
+                assert not ended(pid)
             else:
-                wait_until(lambda: not alive(pid), "it has ended with its owner")
+                wait_until(lambda: ended(pid), "it has ended with its owner")
         finally:
             for kill, number in (os.killpg, owner.pid), (os.kill, pid):
                 with suppress(ProcessLookupError):

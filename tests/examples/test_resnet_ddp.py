@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import training
+from helpers.processes import children
 from helpers.ranks import in_ranks
 from helpers.support import with_classes
 from resnet_ddp.train import Run, TrainOptions, learning_rate, require_same_classes, resnet
@@ -128,11 +129,7 @@ def test_torchrun_killed_and_continued(options: TrainOptions, tmp_path: Path) ->
 
 def family(process: int) -> list[int]:
     """A process and all its descendants."""
-    found = [process]
-    for children in Path(f"/proc/{process}/task").glob("*/children"):
-        for child in children.read_text().split():
-            found += family(int(child))
-    return found
+    return [process, *(one for child in children(process) for one in family(child))]
 
 
 def test_a_checkpoint_is_replaced_whole_or_not_at_all(

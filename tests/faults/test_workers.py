@@ -23,6 +23,7 @@ from typing import Self
 import pytest
 from helpers.faults.campaign import renewed
 from helpers.faults.cases import assert_same, finished_shards, written
+from helpers.processes import read_proc
 from helpers.support import ONE_FORMAT, encoded, packed, picture, shard_bytes, tree
 from helpers.waiting import wait_until
 
@@ -157,13 +158,6 @@ def all_processes() -> Iterator[tuple[int, str, int, int]]:
         if text := read_proc(pid, "stat"):
             state, parent, _, session = text.rpartition(b")")[2].split()[:4]
             yield pid, state.decode(), int(parent), int(session)
-
-
-def read_proc(pid: int, name: str) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:
-        return b""
 
 
 def kill(pid: int, number: signal.Signals) -> bool:

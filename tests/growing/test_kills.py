@@ -18,6 +18,7 @@ from helpers.faults.campaign import Campaign, Program
 from helpers.faults.harness import Action, FaultServer
 from helpers.fillers import numbered_sample
 from helpers.filling import assert_sound, blocks, drop, fill, newest_store
+from helpers.processes import children
 from helpers.support import ONE_FORMAT
 
 from packtrain import GrowingCache, Loader
@@ -192,7 +193,7 @@ class Crowd:
         """Kills something, and starts another one like it."""
         what = self.random.choice(("filler", "filler", "reader", "worker"))
         if what == "worker":
-            if workers := [worker for reader in self.readers for worker in _children(reader)]:
+            if workers := [worker for reader in self.readers for worker in children(reader.pid or 0)]:
                 with suppress(ProcessLookupError):
                     os.kill(self.random.choice(workers), signal.SIGKILL)
                     self.kills[what] += 1
@@ -209,10 +210,6 @@ class Crowd:
         for process in (*self.fillers, *self.readers):
             process.kill()
             process.join()
-
-
-def _children(process: BaseProcess) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
 def _campaign(root: Path, format: str, seed: int, kills: int, samples: int) -> Crowd:

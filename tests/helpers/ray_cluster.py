@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, ParamSpec
 
 import pytest
+from helpers.processes import children, read_proc
 
 Parameters = ParamSpec("Parameters")
 
@@ -87,20 +88,9 @@ class RayCluster:
         return [child for node in self.nodes for child in children(node) if title(child).startswith("ray::packtrain")]
 
 
-def children(parent: int) -> list[int]:
-    """Ids of the processes that a process has started."""
-    try:
-        return [int(it) for path in Path(f"/proc/{parent}/task").glob("*/children") for it in path.read_text().split()]
-    except OSError:
-        return []
-
-
 def title(process: int) -> str:
     """What a process calls itself; empty if it has ended."""
-    try:
-        return Path(f"/proc/{process}/cmdline").read_bytes().rstrip(b"\0").decode(errors="replace")
-    except OSError:
-        return ""
+    return read_proc(process, "cmdline").rstrip(b"\0").decode(errors="replace")
 
 
 @contextmanager

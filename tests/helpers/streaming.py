@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from crc32c import crc32c
 from helpers.local_objects import SPEC, STORE, LocalObjects, Store
+from helpers.processes import ended
 from helpers.waiting import wait_until
 
 from packtrain._core.index import IndexWriter
@@ -161,14 +162,8 @@ def kill_fetcher(cache: ChunkCache) -> int:
     pid = fetcher_pid(cache)
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not Path(f"/proc/{pid}").exists() or _zombie(pid), "the fetcher is gone")
+    wait_until(lambda: ended(pid), "the fetcher is gone")
     return pid
-
-
-def _zombie(pid: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    return True
 
 
 def assert_whole(remote: Remote, cache: ChunkCache) -> None:

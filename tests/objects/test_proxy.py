@@ -36,6 +36,8 @@ from helpers.objects.faults import (
 from helpers.objects.programs import HOST, ask
 from helpers.objects.proxy import Proxy, Traffic, proxy
 from helpers.objects.servers import BUCKET, Server
+from helpers.processes import ended
+from helpers.waiting import wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -302,7 +304,4 @@ def test_it_ends_with_the_process_that_started_it(nginx_server: Server) -> None:
         pid = int(child.stdout.readline())
         os.kill(pid, 0)
         child.send_signal(signal.SIGKILL)
-    end = time.monotonic() + 20
-    while os.path.exists(f"/proc/{pid}/exe"):
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    wait_until(lambda: ended(pid), "it has ended", 20)

@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers.objects.programs import HOST, NotReadyError, children, find, free_ports, running
+from helpers.objects.programs import HOST, NotReadyError, find, free_ports, running
 from helpers.objects.servers import SECRET, SERVERS, Server, _sweep
+from helpers.processes import children
 
 # What the tests of packtrain stand on, and what they would show by failing.
 pytestmark = pytest.mark.complete

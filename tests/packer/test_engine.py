@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from helpers.fates import OddError, Report, work
+from helpers.processes import children, read_proc
 
 from packtrain._packer.engine import run_tasks
 from packtrain.errors import NoSpace, ShardFailed, UsageError
@@ -79,10 +80,10 @@ def test_an_unknown_error_says_where_it_comes_from(tmp_path: Path, workers: int)
 
 
 def test_the_other_workers_are_stopped_with_the_failed_one(tmp_path: Path) -> None:
-    before = children()
+    before = started()
     with pytest.raises(NoSpace):
         run(tmp_path, ["full", *[""] * 50], 2)
-    assert children() == before
+    assert started() == before
 
 
 @WORKERS
@@ -90,11 +91,11 @@ def test_an_error_of_the_caller_stops_the_run(tmp_path: Path, workers: int) -> N
     def refuse(_: str) -> None:
         raise UsageError("enough")
 
-    before = children()
+    before = started()
     tasks = ((tmp_path, number, "") for number in range(9))
     with pytest.raises(UsageError, match="enough"):
         list(run_tasks(work, tasks, workers=workers, on_progress=refuse))
-    assert children() == before
+    assert started() == before
 
 
 @WORKERS
@@ -112,11 +113,9 @@ def test_tasks_are_taken_as_workers_become_free(tmp_path: Path, workers: int) ->
     assert len(list(results)) == 19
 
 
-def children() -> set[str]:
+def started() -> set[int]:
     """Processes that this one has started and not reaped, but for multiprocessing's own helper."""
-    tasks = Path("/proc/self/task").glob("*/children")
-    numbers = {number for task in tasks for number in task.read_text().split()}
-    return {number for number in numbers if b"resource_tracker" not in Path(f"/proc/{number}/cmdline").read_bytes()}
+    return {pid for pid in children() if b"resource_tracker" not in read_proc(pid, "cmdline")}
 
 
 def test_a_script_that_starts_workers_while_it_is_imported_is_told(tmp_path: Path) -> None:

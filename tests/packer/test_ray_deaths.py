@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 from helpers.fates import work
-from helpers.ray_cluster import RayCluster, a_driver, children, ray_cluster, title
+from helpers.processes import children
+from helpers.ray_cluster import RayCluster, a_driver, ray_cluster, title
 from helpers.ray_packing import pack_slowly
 from helpers.support import image_set, tree
 from helpers.waiting import wait_until

@@ -51,15 +51,6 @@ def free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in found]
 
 
-def children() -> set[int]:
-    """The children of this process."""
-    found: set[int] = set()
-    for task in Path("/proc/self/task").iterdir():
-        with suppress(FileNotFoundError):  # a thread that has just ended
-            found |= set(map(int, (task / "children").read_text().split()))
-    return found
-
-
 @contextmanager
 def running(
     command: Sequence[str],

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from helpers.processes import ended
 from helpers.waiting import wait_until
 
 PATIENCE = 60
@@ -139,12 +140,3 @@ class Children:
         child = Child(connection, self._address)
         self._started.append(child)
         return child
-
-
-def ended(pid: int) -> bool:
-    """True if all threads of a process have ended, so its files are closed, even if it is still a zombie."""
-    try:
-        lines = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
-    except (FileNotFoundError, ProcessLookupError):
-        return ended(pid)
-    return all(line.rpartition(")")[2].split()[0] in "ZX" for line in lines)

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import pytest
+from helpers.processes import read_proc
 from helpers.support import START_METHODS
 from helpers.waiting import wait_until
 
@@ -108,14 +109,6 @@ class Consumer:
 def text(file: Any) -> str:
     """All of a file that another process writes to: without moving the position, which the two have in common."""
     return os.pread(file.fileno(), 1 << 20, 0).decode()
-
-
-def read_proc(pid: int, name: str) -> bytes:
-    """Empty for a process that is gone or a zombie."""
-    try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:
-        return b""
 
 
 def signals_of(pid: int) -> list[str]:

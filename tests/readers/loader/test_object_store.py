@@ -17,6 +17,7 @@ from crc32c import crc32c
 from helpers.objects.faults import SLOW_DOWN, Chances, Corrupt, Reset, Shift, Stall, Status, Truncate
 from helpers.objects.proxy import Proxy, proxy
 from helpers.objects.servers import Server
+from helpers.processes import children
 from helpers.reading import ROWS, small_dataset
 from helpers.store_training import TRANSFORM, samples
 from helpers.streaming import end_fetchers
@@ -146,7 +147,7 @@ def test_what_is_left_after_a_kill_is_taken_by_another_number_of_ranks(
             assert process.poll() is None
             time.sleep(0.05)
         ranks = [rank for rank in children(process.pid) if len(children(rank)) >= 2]
-        os.kill(ranks[0] if victim == "rank" else children(ranks[0])[-1], signal.SIGKILL)
+        os.kill(ranks[0] if victim == "rank" else max(children(ranks[0])), signal.SIGKILL)
         assert ended(process) != 0
     finally:
         process.kill()
@@ -171,11 +172,3 @@ def test_a_steady_state_fetches_what_is_not_cached_and_what_fits_is_fetched_once
     cache.close()
     assert 0.99 < fetched(1, 0) < 1.01
     assert fetched(3, 1) == 0
-
-
-def children(pid: int) -> list[int]:
-    """The children of a process."""
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []

@@ -33,10 +33,11 @@ from helpers.objects.faults import (
     Truncate,
     Whole,
 )
-from helpers.objects.programs import children
 from helpers.objects.proxy import Proxy
 from helpers.objects.servers import SECRET, Server
+from helpers.processes import children, ended
 from helpers.support import require_module
+from helpers.waiting import wait_until
 
 from packtrain._core.errors import MissingDependency, RemoteError
 from packtrain._core.installing import extra_command
@@ -476,10 +477,7 @@ def test_the_service_ends_with_the_process_that_started_it(url: Url, direct: Non
         assert child.stdout is not None
         (pid,) = map(int, child.stdout.readline().split())
         child.send_signal(signal.SIGKILL)
-    end = time.monotonic() + 20
-    while os.path.exists(f"/proc/{pid}/exe"):
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    wait_until(lambda: ended(pid), "it has ended", 20)
 
 
 def test_without_obstore_it_says_what_to_install(url: Url, monkeypatch: pytest.MonkeyPatch) -> None:

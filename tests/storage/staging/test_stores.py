@@ -17,6 +17,7 @@ import pytest
 from helpers.objects.faults import SLOW_DOWN, Chances, Corrupt, Reset, Rule, Shift, Stall, Status, Truncate
 from helpers.objects.proxy import Proxy, proxy
 from helpers.objects.servers import SECRET, Server
+from helpers.processes import children, ended
 from helpers.staging.laws import assert_same, assert_tidy, big_dataset, until_pieces_are_noted
 from helpers.support import tree
 from helpers.waiting import wait_until
@@ -150,15 +151,10 @@ def test_nothing_of_a_killed_call_lives_on(nginx_server: Server, big: Path, plac
         between.limit(MiB)
         command = [*PACKTRAIN, "stage", seen_through(url, nginx_server, seen), "--to", str(place)]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        children = wait_until(lambda: children_of(process.pid), "it has started processes")
+        started = wait_until(lambda: children(process.pid), "it has started processes")
         process.kill()
         process.wait()
-        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), f"these have ended: {children}")
-
-
-def children_of(pid: int) -> list[int]:
-    path = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(child) for child in path.read_text().split()] if path.exists() else []
+        wait_until(lambda: all(map(ended, started)), f"these have ended: {started}")
 
 
 @pytest.mark.complete
