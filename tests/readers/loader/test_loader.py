@@ -337,14 +337,14 @@ class TestWhoMakesIt:
             return random.getstate(), numpys[1].tobytes(), *numpys[2:], torch.get_rng_state().tolist()
 
         before = states()
-        ways: list[dict[str, Any]] = [
-            {},
-            {"transform": RANDOM},
-            {"transform": RANDOM, "collate_fn": mixing},
-            {"transform": [*RANDOM, chw_float], "collate_fn": mixing},
+        ways: list[tuple[ImageDataset, Any]] = [
+            (everything, None),
+            (everything.with_transform(RANDOM), None),
+            (everything.with_transform(RANDOM), mixing),
+            (everything.with_transform([*RANDOM, chw_float]), mixing),
         ]
-        for options in ways:
-            with loader_of(everything, 16, num_workers=workers, **options) as loader:
+        for dataset, collate_fn in ways:
+            with loader_of(dataset, 16, num_workers=workers, collate_fn=collate_fn) as loader:
                 for _ in loader:
                     assert states() == before
                 loader.sample(3)
