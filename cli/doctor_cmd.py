@@ -74,10 +74,11 @@ def _speeds(facts: MachineFacts) -> list[str]:
 
     lines = [
         f"Microseconds on one core to decode a JPEG of {SIZE[0]} x {SIZE[1]}; to cut a random crop out of it when it",
-        f"is crop-ready, and decode the crop; to resize the crop to {TARGET} x {TARGET}.",
-        f"Images per second (crop and resize) on {facts.cores} core(s).",
+        "is crop-ready, and decode the crop; to decode the crop of coefficients (--store coefficients);",
+        f"to resize the crop to {TARGET} x {TARGET}.",
+        f"Images per second (cut and resize) on {facts.cores} core(s).",
         "",
-        f"  {'decoder':<11}{'decode':>8}{'cut':>8}{'resize':>8}{'images/s':>10}",
+        f"  {'decoder':<11}{'decode':>8}{'cut':>8}{'coeff.':>8}{'resize':>8}{'images/s':>10}",
         *(_row(each, facts.cores) for each in facts.decoders),
     ]
     return [*lines, "* taken by decoder='auto'"]
@@ -88,7 +89,9 @@ def _row(decoder: DecoderFacts, cores: int) -> str:
     speed = decoder.speed
     if speed is None:
         return f"{mark} {decoder.name:<11}  not installed"
-    cut = "-" if speed.cut is None else f"{speed.cut:,.0f}"
-    figures = f"{speed.decode:>8,.0f}{cut:>8}{speed.resize:>8,.0f}{speed.images_per_second * cores:>10,.0f}"
+    cut, coefficients = ("-" if each is None else f"{each:,.0f}" for each in (speed.cut, speed.coefficients))
+    figures = (
+        f"{speed.decode:>8,.0f}{cut:>8}{coefficients:>8}{speed.resize:>8,.0f}{speed.images_per_second * cores:>10,.0f}"
+    )
     problem = f"; {decoder.problem}" if decoder.problem else ""
     return f"{mark} {decoder.name:<11}{figures}  {decoder.version}{problem}"

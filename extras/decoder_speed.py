@@ -48,11 +48,13 @@ class DecoderSpeed:
         decode: Time to decode a whole JPEG of 500 x 375 pixels.
         cut: Time to cut a random crop out of a crop-ready record and decode it; None if crop-ready records cannot be
             made here.
+        coefficients: Time to decode the same crop of a coefficient record; None if these cannot be made here.
         resize: Time to resize the crop to 224 x 224 pixels.
     """
 
     decode: float
     cut: float | None
+    coefficients: float | None
     resize: float
 
     @property
@@ -64,18 +66,25 @@ class DecoderSpeed:
 def measure_decoder(decoder: Decoder) -> DecoderSpeed:
     """Measure a decoder for less than a second."""
     jpeg = photograph()
-    record = _crop_ready(jpeg)
+    extension = native.extension
+    crop_ready = None if extension is None else memoryview(extension.transcode(jpeg))
+    coefficients = None if extension is None else memoryview(extension.coefficient_record(jpeg))
     style = resizing.style() if decoder.pixels(jpeg) is not None else None
     # Like a dataset: where the decoder gives plain pixels, packtrain resizes them itself.
     decode: Callable[..., Any] = partial(decoder.decode, mode="RGB") if style is None else decoder.pixels
     crops = [decode(jpeg, box=box) for box in _BOXES]
 
-    def cut_all() -> None:
-        if record is not None:
-            for box in _BOXES:
-                part = cut(record, box)
-                assert part is not None
-                decode(part.data, box=box._replace(left=box.left - part.left, top=box.top - part.top))
+    def crop_all(record: memoryview) -> None:
+        for box in _BOXES:
+            if record is coefficients and decoder.reads_coefficients:
+                decode(record, box=box)
+                continue
+            part = cut(record, box)
+            assert part is not None
+            decode(part.data, box=box._replace(left=box.left - part.left, top=box.top - part.top))
+
+    def per_crop(record: memoryview | None) -> float | None:
+        return None if record is None else _median(partial(crop_all, record)) / len(_BOXES)
 
     def resize_all() -> None:
         for crop in crops:
@@ -86,7 +95,8 @@ def measure_decoder(decoder: Decoder) -> DecoderSpeed:
 
     return DecoderSpeed(
         decode=_median(lambda: decode(jpeg)),
-        cut=None if record is None else _median(cut_all) / len(_BOXES),
+        cut=per_crop(crop_ready),
+        coefficients=per_crop(coefficients),
         resize=_median(resize_all) / len(_BOXES),
     )
 
@@ -103,11 +113,6 @@ def photograph() -> bytes:
     buffer = io.BytesIO()
     pillow.fromarray((128 + total).clip(0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=_QUALITY)
     return buffer.getvalue()
-
-
-def _crop_ready(jpeg: bytes) -> memoryview | None:
-    """The JPEG as a crop-ready record; None without the C extension."""
-    return None if native.extension is None else memoryview(native.extension.transcode(jpeg))
 
 
 def _median(call: Callable[[], object]) -> float:

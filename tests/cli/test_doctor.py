@@ -25,7 +25,7 @@ from packtrain._extras.foreign_decoders import ForeignDecoder
 
 from .conftest import Run
 
-SPEED = DecoderSpeed(decode=1000, cut=400, resize=100)
+SPEED = DecoderSpeed(decode=1000, cut=400, coefficients=200, resize=100)
 PILLOW = DecoderFacts("pillow", "Pillow 13", False, None, SPEED)
 EXTENSION = DecoderFacts("extension", "libjpeg-turbo 3", True, None, SPEED)
 SIMPLEJPEG = DecoderFacts("simplejpeg", "simplejpeg 1.9.0", False, None, SPEED)
@@ -207,10 +207,10 @@ class TestCommand:
         ]
         assert "500 x 375" in explanation and max(map(len, explanation.splitlines())) < 100
         assert table.splitlines() == [
-            "  decoder      decode     cut  resize  images/s",
-            "  pillow        1,000     400     100     8,000  Pillow 13",
-            "* extension     1,000     400     100     8,000  libjpeg-turbo 3",
-            "  simplejpeg    1,000     400     100     8,000  simplejpeg 1.9.0",
+            "  decoder      decode     cut  coeff.  resize  images/s",
+            "  pillow        1,000     400     200     100     8,000  Pillow 13",
+            "* extension     1,000     400     200     100     8,000  libjpeg-turbo 3",
+            "  simplejpeg    1,000     400     200     100     8,000  simplejpeg 1.9.0",
             "  accimage     not installed",
             "* taken by decoder='auto'",
         ]
