@@ -38,7 +38,8 @@ static bool read_head(CoefficientRecord *record) {
                 return false;
             }
             for (int index = 0; index < record->frame.components; index++) {
-                if (!tables[record->frame.component[index].table]) {
+                int table = record->frame.component[index].table;
+                if (table > 3 || !tables[table]) {
                     return false;
                 }
             }

@@ -9,7 +9,7 @@ bool read_frame_header(FrameHeader *frame, const unsigned char *body, int64_t le
         const unsigned char *component = body + 6 + 3 * index;
         int wide = component[1] >> 4, high = component[1] & 15;
         /* Decoders derive the colour space from the numbers if JFIF's segment is missing, as in a cut. */
-        if (component[0] != index + 1 || wide < 1 || wide > 4 || high < 1 || high > 4 || component[2] > 3) {
+        if (component[0] != index + 1 || wide < 1 || wide > 4 || high < 1 || high > 4) {
             return false;
         }
         frame->component[index].across = components > 1 ? wide : 1;

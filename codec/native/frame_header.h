@@ -12,7 +12,7 @@ typedef struct {
     int components;
     struct {
         int across, down; /* sampling factors; 1 where there is one component */
-        int table;        /* of quantisation */
+        int table;        /* of quantisation: any byte */
     } component[3];
 } FrameHeader;
 
