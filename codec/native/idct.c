@@ -102,6 +102,21 @@ AVX2 INLINE void pass_few_columns(const int16_t *block, const int16_t *table, __
     rows[3] = _mm256_permute4x64_epi64(two_rows(even1, odd1, even0, odd0, true), 0xd8);
 }
 
+/* Whether a row times its quantisation has a value that takes more than 16 bits when it is scaled for the second pass. */
+AVX2 INLINE bool is_large(__m128i values) {
+    const __m128i most = _mm_set1_epi16(8192);
+    return !_mm_testz_si128(_mm_add_epi16(values, most), _mm_set1_epi16(-16384));
+}
+
+/* Whether there is nothing below the first row. */
+static bool has_one_row(const int16_t *block) {
+    int16_t found = 0;
+    for (int position = 8; position < 64; position++) {
+        found |= block[position];
+    }
+    return !found;
+}
+
 /* A word of 16 bits as its two bytes; -1 is zero. */
 #define WORD(number) (char)(2 * (number)), (char)(2 * (number) + 1)
 #define NOTHING -1, -1
@@ -185,13 +200,20 @@ AVX2 void idct_avx2(const int16_t *block, const int16_t *table, unsigned bands, 
     __m256i rows[4];
     if (!bands) {
         int16_t dc = (int16_t)(block[0] * table[0]);
-        /* Larger ones saturate between the passes. */
+        /* Larger ones wrap between the passes. */
         if (dc >= -8192 && dc < 8192) {
             fill(dc, out, stride);
             return;
         }
     }
-    if (bands <= 1) {
+    __m128i first = _mm_mullo_epi16(_mm_loadu_si128((const __m128i *)block), _mm_loadu_si128((const __m128i *)table));
+    if (__builtin_expect(is_large(first), 0) && has_one_row(block)) {
+        /* The other columns saturate between the passes; where all have but one coefficient, the assembler code has a
+           shorter way, on which they wrap. */
+        for (int pair = 0; pair < 4; pair++) {
+            rows[pair] = pass_rows(_mm256_broadcastsi128_si256(_mm_slli_epi16(first, PASS1_BITS)));
+        }
+    } else if (bands <= 1) {
         pass_few_columns(block, table, rows);
         for (int pair = 0; pair < 4; pair++) {
             rows[pair] = pass_short_rows(rows[pair]);

@@ -6,7 +6,9 @@ The oracles are a JPEG reader and a record reader written for these tests, both 
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -146,6 +148,20 @@ class TestExact:
             assert_same(as_python_reads(record), seen)
             for reader in available():
                 assert_same(arrays(record, reader), seen)
+
+    @pytest.mark.parametrize(
+        "places", [(0,), (0, 1), (0, 1, 5, 6, 14, 15, 27, 28), range(8), range(64), (0, 2)], ids=str
+    )
+    @pytest.mark.parametrize("quantiser", [8, 16, 255, 40_000, 65_535])
+    def test_values_beyond_16_bits_are_those_of_libjpeg(self, places: Sequence[int], quantiser: int) -> None:
+        random = np.random.default_rng(quantiser)
+        made = picture(random, 128, 64, "grey", density=0)
+        for place in places:
+            made.coefficients[0][..., place] = random.integers(-1023, 1024, (8, 16))
+        made = replace(made, quantisers=((quantiser,) * 64,))
+        data = written(made, random)
+        record = _extension.coefficient_record(data)
+        np.testing.assert_array_equal(decoded(record, (0, 0, 128, 64), 1), decoded(data, (0, 0, 128, 64), 1))
 
     def test_real_photographs(self) -> None:
         listing = real_list()
