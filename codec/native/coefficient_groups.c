@@ -214,10 +214,11 @@ static uint64_t spread[256];
 /* How many of `count` classes have masks, of which two share a byte. */
 static inline int count_masks(const unsigned char *classes, int count) {
     const uint64_t ones = 0x0101010101010101, low = 0x0f0f0f0f0f0f0f0f;
-    int found = 0, bytes = (count + 1) / 2;
-    for (int at = 0; at < bytes; at += 8) {
+    int found = 0;
+    for (int at = 0; 2 * at < count; at += 8) {
         uint64_t word = load_64(classes + at);
-        word = bytes - at < 8 ? word & (((uint64_t)1 << 8 * (bytes - at)) - 1) : word;
+        int left = count - 2 * at;
+        word = left < 16 ? word & (((uint64_t)1 << 4 * left) - 1) : word;
         /* Less one, of a byte that borrows from bit 4: bit 4 stays where a class is not 0, bit 3 comes where it is 9 or
            more. */
         uint64_t even = ((word & low) | ones << 4) - ones, odd = ((word >> 4 & low) | ones << 4) - ones;

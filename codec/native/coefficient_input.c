@@ -66,6 +66,28 @@ static size_t write_header(CoefficientInput *input, bool metadata) {
     return (size_t)(out - input->header);
 }
 
+/* Whether libjpeg has read the frame header that the coefficients are laid out for. The metadata before it may have
+   changed since it was checked. */
+static bool is_same_image(const CoefficientInput *input, j_decompress_ptr source) {
+    const CoefficientRecord *record = &input->record;
+    const FrameHeader *frame = &record->frame;
+    const RowReader *reader = &input->reader;
+    int64_t columns = ceiling(source->image_width, frame->mcu_width);
+    int64_t rows = ceiling(source->image_height, frame->mcu_height);
+    if (source->num_components != frame->components || source->comps_in_scan != frame->components ||
+        source->progressive_mode || source->arith_code || columns != reader->last - reader->first ||
+        rows != input->last_row - input->first_row) {
+        return false;
+    }
+    for (int index = 0; index < frame->components && frame->components > 1; index++) {
+        if (source->comp_info[index].h_samp_factor != frame->component[index].across ||
+            source->comp_info[index].v_samp_factor != frame->component[index].down) {
+            return false;
+        }
+    }
+    return true;
+}
+
 void coefficient_input_open(CoefficientInput *input, Errors *errors, const unsigned char *data, size_t size) {
     if (!coefficient_record_parse(&input->record, data, size)) {
         errors_raise(errors, INPUT_ERROR, "the coefficient record is damaged");
@@ -97,6 +119,9 @@ void coefficient_input_read_header(CoefficientInput *input, j_decompress_ptr sou
         errors_raise((Errors *)source->err, MEMORY_ERROR, NULL);
     }
     read_header(source, input->header, write_header(input, metadata));
+    if (!is_same_image(input, source)) {
+        errors_raise((Errors *)source->err, INPUT_ERROR, "the coefficient record is damaged");
+    }
 }
 
 static boolean decode_mcu(j_decompress_ptr source, JBLOCKROW *blocks) {

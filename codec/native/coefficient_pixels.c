@@ -49,8 +49,7 @@ static bool fits(const FrameHeader *frame) {
 }
 
 bool can_decode_pixels(const CoefficientRecord *record, int channels) {
-    /* APP14 says that the image is RGB. */
-    return __builtin_cpu_supports("avx2") && fits(&record->frame) && record->head[1] != 0xee &&
+    return __builtin_cpu_supports("avx2") && fits(&record->frame) && !record->rgb &&
            (channels != 1 || record->frame.components == 1);
 }
 

@@ -3,6 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define APP0 0xe0
+#define APP1 0xe1
+#define APP2 0xe2
 #define APP14 0xee
 #define DQT 0xdb
 #define SOF0 0xc0
@@ -22,6 +25,32 @@ bool is_coefficient_record(const unsigned char *data, size_t size) {
     return size >= RECORD_HEADER && memcmp(data, RECORD_MAGIC, RECORD_MAGIC_BYTES) == 0;
 }
 
+/* Whether the metadata consists of the segments that docs/format.md lists. Any other one could begin another image, or
+   change how this one is decoded. What lies in a file may differ when it is read again: that a decoder takes the record
+   for the image of `frame` has to be checked there. */
+static bool has_only_metadata(const unsigned char *data, size_t size, bool rgb) {
+    for (size_t at = 0; at < size;) {
+        unsigned char segment[4];
+        if (size - at < sizeof segment) {
+            return false;
+        }
+        memcpy(segment, data + at, sizeof segment);
+        size_t length = 2 + (size_t)(segment[2] << 8 | segment[3]);
+        bool jfif = segment[1] == APP0 && at == 0 && !rgb;
+        if (segment[0] != 0xff || (segment[1] != APP1 && segment[1] != APP2 && !jfif) || length < sizeof segment ||
+            length > size - at) {
+            return false;
+        }
+        at += length;
+    }
+    return true;
+}
+
+/* Whether a segment APP14 says that the colours are not transformed. */
+static bool has_no_transform(const unsigned char *body, int64_t length) {
+    return length >= 12 && memcmp(body, "Adobe", 5) == 0 && body[11] == 0;
+}
+
 /* Reads the copied head, which must consist of the segments that docs/format.md lists. */
 static bool read_head(CoefficientRecord *record) {
     bool tables[4] = {false};
@@ -37,6 +66,10 @@ static bool read_head(CoefficientRecord *record) {
                 !read_frame_header(&record->frame, body, length)) {
                 return false;
             }
+            record->rgb = record->head[1] == APP14;
+            if (record->rgb && record->frame.components == 1) {
+                return false;
+            }
             for (int index = 0; index < record->frame.components; index++) {
                 int table = record->frame.component[index].table;
                 if (table > 3 || !tables[table]) {
@@ -47,7 +80,7 @@ static bool read_head(CoefficientRecord *record) {
         }
         if (segment[1] == DQT && body[0] >> 4 <= 1 && (body[0] & 15) <= 3 && length == 1 + (64 << (body[0] >> 4))) {
             tables[body[0] & 15] = true;
-        } else if (segment[1] != APP14 || at) {
+        } else if (segment[1] != APP14 || at || !has_no_transform(body, length)) {
             return false;
         }
         at += 4 + (size_t)length;
@@ -97,7 +130,7 @@ bool coefficient_record_parse(CoefficientRecord *record, const unsigned char *da
     }
     record->head_size = ends - head;
     memcpy(record->head, data + head, record->head_size);
-    if (!read_head(record)) {
+    if (!read_head(record) || !has_only_metadata(data + RECORD_HEADER, head - RECORD_HEADER, record->rgb)) {
         return false;
     }
     lay_out(record);

@@ -21,6 +21,7 @@
    changes: of these, each byte is read once. */
 typedef struct {
     FrameHeader frame;
+    bool rgb;                       /* three components that are not YCbCr */
     int64_t columns, rows;          /* of MCUs */
     int64_t groups[3];              /* in a row of blocks of each component */
     int64_t groups_in_row;          /* of MCUs, but for the last */

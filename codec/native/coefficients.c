@@ -81,7 +81,8 @@ static bool write_tables(Making *job) {
         30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63,
     };
     j_decompress_ptr source = &job->jpeg.source;
-    bool written[NUM_QUANT_TBLS] = {false}, extended = false;
+    const JQUANT_TBL *written[NUM_QUANT_TBLS] = {NULL};
+    bool extended = false;
     for (int index = 0; index < source->num_components; index++) {
         int number = source->comp_info[index].quant_tbl_no;
         /* The table that was in force when the component's scan began. */
@@ -90,9 +91,12 @@ static bool write_tables(Making *job) {
             errors_raise(&job->errors, INPUT_ERROR, "a quantisation table is missing");
         }
         if (written[number]) {
+            if (memcmp(written[number]->quantval, table->quantval, sizeof table->quantval) != 0) {
+                errors_raise(&job->errors, INPUT_ERROR, "a quantisation table changes between scans");
+            }
             continue;
         }
-        written[number] = true;
+        written[number] = table;
         bool wide = false;
         unsigned char body[1 + 2 * DCTSIZE2];
         for (int at = 0; at < DCTSIZE2; at++) {
@@ -135,17 +139,30 @@ static void write_head(Making *job) {
     append_segment(&job->errors, &job->head, start, frame, 6 + 3 * (size_t)source->num_components);
 }
 
-static void write_line(Making *job, const JBLOCKROW blocks, int count) {
+/* Refuses what no baseline JPEG can have: it could never become one again. `lines` are those of a component in a row of
+   MCUs. A JPEG of any part of the image may be wanted, and may have restart markers anywhere: then the first DC
+   coefficient of an MCU is coded as it is, and otherwise as its difference from the one before in order of MCUs. */
+static void require_baseline(Making *job, JBLOCKARRAY lines, int down, int count, int across) {
     Histogram dc = {0}, ac = {0};
-    for (int first = 0; first < count; first += GROUP) {
-        int here = count - first < GROUP ? count - first : GROUP;
-        for (int number = 0; number < here; number++) {
-            /* What no baseline JPEG can have could never become one again. */
-            const JCOEF *previous = first + number ? blocks[first + number - 1] : blocks[0];
-            if (!count_block(blocks[first + number], previous[0], &dc, &ac)) {
-                errors_raise(&job->errors, INPUT_ERROR, "a coefficient is out of range");
+    int previous = 0;
+    for (int first = 0; first < count; first += across) {
+        bool sound = count_block(lines[0][first], 0, &dc, &ac);
+        int end = count - first < across ? count : first + across;
+        for (int line = 0; sound && line < down; line++) {
+            for (int column = first; sound && column < end; column++) {
+                sound = count_block(lines[line][column], previous, &dc, &ac);
+                previous = lines[line][column][0];
             }
         }
+        if (!sound) {
+            errors_raise(&job->errors, INPUT_ERROR, "a coefficient is out of range");
+        }
+    }
+}
+
+static void write_line(Making *job, const JBLOCKROW blocks, int count) {
+    for (int first = 0; first < count; first += GROUP) {
+        int here = count - first < GROUP ? count - first : GROUP;
         unsigned char *out = reserve(&job->errors, &job->coded, GROUP_MOST);
         size_t size = write_group(out, (const int16_t(*)[BLOCK_COEFFICIENTS])(blocks + first), here);
         job->coded.size += size;
@@ -164,6 +181,7 @@ static void write_rows(Making *job) {
             int down = alone ? 1 : component->v_samp_factor, last = (int)component->height_in_blocks;
             int here = last - row * down < down ? last - row * down : down;
             JBLOCKARRAY lines = coefficient_rows(&job->jpeg, index, row * down, here);
+            require_baseline(job, lines, here, (int)component->width_in_blocks, alone ? 1 : component->h_samp_factor);
             for (int line = 0; line < here; line++) {
                 write_line(job, lines[line], (int)component->width_in_blocks);
             }

@@ -14,6 +14,7 @@ from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
+from helpers.coefficient_records import with_segments
 from helpers.corpus import mutated
 from helpers.jpegparts import parsed, with_table
 from helpers.jpegs import ARITHMETIC, JFIF, SAMPLINGS, SEGMENTS, Picture, picture, progressive, separate, written
@@ -55,10 +56,14 @@ def victims() -> dict[str, bytes]:
 
 
 def coefficient_records() -> Iterator[bytes]:
-    """The coefficient records of JPEGs of all samplings."""
+    """The coefficient records of JPEGs of all samplings; and with the header of another JPEG for metadata."""
+    other = victims()["grey"]
+    header = other[2 : other.index(b"\xff\xda") + 12]
     for data in victims().values():
         with suppress(ValueError):
-            yield require_extension("Fuzzing").coefficient_record(data)
+            record = require_extension("Fuzzing").coefficient_record(data)
+            yield record
+            yield with_segments(record, header)
 
 
 def _small(random: np.random.Generator, sampling: str) -> Picture:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -68,6 +69,16 @@ def read(record: bytes) -> tuple[int, int, dict[int, list[int]], list[Component]
         if at != row_ends[row]:
             raise ValueError(f"row {row} of MCUs ends at {at}, not at {row_ends[row]}")
     return width, height, tables, components
+
+
+def with_segments(record: bytes, metadata: bytes | None = None, head: bytes | None = None) -> bytes:
+    """Return a record with other metadata or another head."""
+    version, *offsets = struct.unpack_from("<5I", record, 8)
+    parts = [record[start:end] for start, end in zip([28, *offsets], [*offsets, len(record)], strict=True)]
+    parts[0] = parts[0] if metadata is None else metadata
+    parts[1] = parts[1] if head is None else head
+    ends = list(itertools.accumulate(map(len, parts[:4]), initial=28))[1:]
+    return MAGIC + struct.pack("<5I", version, *ends) + b"".join(parts)
 
 
 def read_head(head: bytes) -> tuple[int, int, dict[int, list[int]], list[Component]]:

@@ -6,6 +6,7 @@ The oracles are a JPEG reader and a record reader written for these tests, both 
 from __future__ import annotations
 
 import io
+import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,7 +15,19 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from helpers import coefficient_records
-from helpers.jpegs import SAMPLINGS, any_jpeg, picture, rectangles, written
+from helpers.jpegs import (
+    JFIF,
+    NO_TRANSFORM,
+    SAMPLINGS,
+    SEGMENTS,
+    Picture,
+    any_jpeg,
+    picture,
+    rectangles,
+    segment,
+    separate,
+    written,
+)
 from helpers.support import encoded, real_list
 from helpers.support import picture as photo
 from hypothesis import given, settings
@@ -184,6 +197,40 @@ def drawn(random: np.random.Generator, values: str, shape: tuple[int, ...]) -> n
     return found.astype(np.int16)
 
 
+def of_dc(values: npt.ArrayLike, sampling: str = "grey") -> Picture:
+    """A picture whose first component has these DC coefficients, [rows of blocks, blocks in a row], and no others."""
+    wanted = np.asarray(values)
+    made = picture(np.random.default_rng(0), 8 * wanted.shape[1], 8 * wanted.shape[0], sampling, density=0)
+    for component in made.coefficients:
+        component[...] = 0
+    made.coefficients[0][..., 0] = wanted
+    return made
+
+
+def with_tables(data: bytes) -> bytes:
+    """A JPEG of several scans, with all components by table 0, which is another one for each scan."""
+    frame = data.index(b"\xff\xc1")
+    named = bytearray(data)
+    named[frame + 12 : frame + 19 : 3] = bytes(3)
+    first, *scans = bytes(named).split(b"\xff\xda")
+    tables = [segment(0xDB, bytes([0]) + bytes([1 + 5 * number]) * 64) for number in range(len(scans))]
+    return first + b"".join(table + b"\xff\xda" + scan for table, scan in zip(tables, scans, strict=True))
+
+
+def header_of(width: int, height: int) -> bytes:
+    """The segments of a grey JPEG up to its first scan."""
+    code = bytes([1]) + bytes(15) + bytes([0])
+    return b"".join(
+        segment(*each)
+        for each in (
+            (0xDB, bytes([0]) + bytes([1]) * 64),
+            (0xC0, struct.pack(">BHHBBBB", 8, height, width, 1, 1, 0x11, 0)),
+            (0xC4, b"\x00" + code + b"\x10" + code),
+            (0xDA, bytes([1, 1, 0, 0, 63, 0])),
+        )
+    )
+
+
 class TestRefused:
     @pytest.fixture(scope="class")
     @classmethod
@@ -226,11 +273,108 @@ class TestRefused:
         with pytest.raises((ValueError, OverflowError)):
             _extension.decode(record, box, 3, 1)
 
+    @pytest.mark.parametrize(
+        "metadata",
+        [
+            header_of(512, 512),
+            header_of(150, 70),
+            segment(*SEGMENTS[1]) + header_of(150, 70),
+            segment(0xDD, b"\0\1"),
+            segment(0xFE, b"a comment"),
+            segment(0xE9, b"somebody else's"),
+            segment(*SEGMENTS[1]) + segment(*JFIF),
+            segment(*SEGMENTS[1])[:-1],
+            b"\xff",
+            b"\xff\xe1\0\0",
+        ],
+    )
+    def test_metadata_is_nothing_but_metadata(self, record: bytes, metadata: bytes) -> None:
+        hostile = coefficient_records.with_segments(record, metadata)
+        assert_refused(hostile)
+
+    @pytest.mark.parametrize(
+        "metadata", [b"", segment(*JFIF), segment(*SEGMENTS[1]), *(segment(*each) for each in SEGMENTS[3:5])]
+    )
+    def test_other_metadata_changes_no_pixel(self, record: bytes, metadata: bytes) -> None:
+        other = coefficient_records.with_segments(record, metadata)
+        np.testing.assert_array_equal(decoded(other, (0, 0, 150, 70)), decoded(record, (0, 0, 150, 70)))
+        assert _extension.coefficients(to_jpeg(other)) == _extension.coefficients(record)
+
+    @pytest.mark.parametrize("sampling", ["grey", "4:4:4"])
+    @pytest.mark.parametrize("change", ["a transform", "somebody else's", "jfif"])
+    def test_a_head_that_contradicts_itself(self, sampling: str, change: str) -> None:
+        random = np.random.default_rng(0)
+        record = _extension.coefficient_record(written(picture(random, 20, 20, sampling), random, segments=()))
+        marker, body = NO_TRANSFORM
+        start, end = struct.unpack_from("<2I", record, 12)
+        body = {"a transform": body[:-1] + b"\1", "somebody else's": b"Bodea" + body[5:], "jfif": body}[change]
+        metadata = segment(*JFIF) if change == "jfif" else None
+        assert_refused(coefficient_records.with_segments(record, metadata, segment(marker, body) + record[start:end]))
+
+    def test_a_table_that_changes_between_scans_is_refused_as_by_the_transcoder(self) -> None:
+        random = np.random.default_rng(0)
+        made = picture(random, 30, 30)
+        data = with_tables(written(made, random, scans=separate(made), process=0xC1))
+        Image.open(io.BytesIO(data)).load()
+        with pytest.raises(ValueError, match="quantization table"):
+            _extension.transcode(data)
+        with pytest.raises(ValueError, match="quantisation table"):
+            _extension.coefficient_record(data)
+
+    @pytest.mark.parametrize(
+        ("values", "sampling", "kept"),
+        [
+            ([[2047] * 2, [-2047] * 2], "grey", True),
+            ([[1023, -1024] * 2] * 2, "grey", True),
+            ([[1500, 3500]], "grey", False),
+            ([[2047, 0, -2047], [0, 0, 0]], "grey", True),
+            ([[2000, 2000], [-2000, -2000]], "4:2:0", False),
+            ([[2000, 1000, 2000, 1000], [0, 500, 0, 500]], "4:2:0", True),
+        ],
+    )
+    def test_every_part_of_a_record_can_become_a_jpeg(self, values: list[list[int]], sampling: str, kept: bool) -> None:
+        made = of_dc(values, sampling)
+        data = written(made, np.random.default_rng(0))
+        if not kept:
+            with pytest.raises(ValueError, match="out of range"):
+                _extension.coefficient_record(data)
+            return
+        record = _extension.coefficient_record(data)
+        assert _extension.coefficients(to_jpeg(record)) == _extension.coefficients(data)
+        for left in range(0, made.width, 8):
+            for top in range(0, made.height, 8):
+                assert _extension.cut(record, (left, top, 8, 8)) is not None
+
+    @pytest.mark.parametrize("reader", READERS)
+    def test_what_fills_up_the_last_byte_of_the_classes_counts_for_nothing(self, reader: str) -> None:
+        random = np.random.default_rng(0)
+        made = picture(random, 8, 8, "grey", density=0)
+        made.coefficients[0][..., 1] = 5
+        record = _extension.coefficient_record(written(made, random))
+        coded = int.from_bytes(record[24:28], "little")
+        # DC, bands, class, mask and value of the only block.
+        assert len(record) == coded + 6 and record[coded + 3] >> 4 == 0
+        other = record[: coded + 3] + bytes([record[coded + 3] | 0x10]) + record[coded + 4 :]
+        assert_same(as_python_reads(other), as_python_reads(record))
+        if reader in available():
+            assert_same(arrays(other, reader), as_python_reads(record))
+
     def test_what_baseline_cannot_keep_is_refused_as_by_the_transcoder(self) -> None:
         file = io.BytesIO()
         Image.new("CMYK", (20, 20)).save(file, "JPEG")
         with pytest.raises(ValueError, match="colour space"):
             _extension.coefficient_record(file.getvalue())
+
+
+def assert_refused(record: bytes) -> None:
+    """Whatever reads a record refuses this one."""
+    for read in (_extension.coefficients, _extension.transcode, _extension.coefficient_record):
+        with pytest.raises(ValueError, match="record is damaged"):
+            read(record)
+    with pytest.raises(ValueError, match="record is damaged"):
+        _extension.decode(record, (0, 0, 8, 8), 3, 1)
+    with pytest.raises(ValueError, match="record is damaged"):
+        _extension.cut(record, (0, 0, 8, 8))
 
 
 def outcome(data: bytes, reader: str) -> object:
