@@ -26,6 +26,7 @@ from .status import FillStatus, read_status
 if TYPE_CHECKING:
     from packtrain._readers.dataset.growing import GrowingDataset
     from packtrain._readers.dataset.samples import TransformLike
+    from packtrain._readers.dataset.sound import Check
 
 _LOOK: Final = 0.05
 _ASK: Final = 0.5
@@ -138,7 +139,7 @@ class GrowingCache:
         *,
         fields: Sequence[str] | None = None,
         io: str = "auto",
-        check: bool = True,
+        check: Check = True,
         decoder: str = "auto",
         scaled: bool = False,
         timeout: float | None = None,
@@ -151,7 +152,7 @@ class GrowingCache:
             fields: What a sample is to have, in this order. None: all that is stored, as a named tuple; but
                 ``(image, label)`` if there is nothing else.
             io: ``"mmap"``, ``"pread"`` or ``"auto"``.
-            check: Compare each record with its checksum when it is read.
+            check: Compare each record with its checksum when it is read; ``"first"`` is the same as True here.
             decoder: The decoder of images.
             scaled: Let the decoder shrink large JPEGs before they are resized.
             timeout: The most seconds to wait. None: as long as a filler works, and a minute for somebody to start one.
@@ -167,6 +168,7 @@ class GrowingCache:
         from packtrain._readers.dataset.cache_files import CacheFiles
         from packtrain._readers.dataset.growing import GrowingDataset, newest
         from packtrain._readers.dataset.samples import PackedSamples
+        from packtrain._readers.dataset.sound import checked_check
 
         if timeout is not None:
             timeout = number("timeout", timeout, 0, 1e9, "seconds, at least 0")
@@ -179,7 +181,7 @@ class GrowingCache:
                 RuntimeWarning,
                 stacklevel=2,
             )
-        files = CacheFiles(self.root, io, check=check)
+        files = CacheFiles(self.root, io, check=checked_check(check))
         wanted = _all_fields(files.schema) if fields is None else fields
         samples = PackedSamples(
             newest(files), transform, target_transform, decoder=decoder, scaled=scaled, fields=wanted

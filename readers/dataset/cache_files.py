@@ -38,6 +38,7 @@ from packtrain._formats import container
 
 from .records import Faults, FieldRecords
 from .shards import IO, Io, ShardFile, Shards, descriptor_budget
+from .sound import Check
 
 _MOST_INDEX_BYTES: Final = 4 << 30
 _INDEXES: Final = 0.25
@@ -50,7 +51,7 @@ class CacheFiles:
     Args:
         root: The cache's folder.
         io: ``"mmap"``, ``"pread"`` or ``"auto"``, see `RecordStore`.
-        check: Compare each record with its checksum when it is read.
+        check: Compare each record with its checksum when it is read. ``"first"`` is the same as True.
 
     Attributes:
         root: The cache's folder.
@@ -69,12 +70,12 @@ class CacheFiles:
         UnreadableFile: It cannot be read.
     """
 
-    def __init__(self, root: str | os.PathLike[str], io: str = "auto", *, check: bool = True) -> None:
+    def __init__(self, root: str | os.PathLike[str], io: str = "auto", *, check: Check = True) -> None:
         choice("io", io, IO)
         self.root: Final = local_path(root)
         self.info: Final = CacheInfo.load(self.root)
         self.schema: Final = self.info.schema
-        self.check: Final = check
+        self.check: Final = bool(check)
         self.opened: Final[dict[int, ShardFile]] = {}
         self.read_bytes = 0
         self.waited_ns: Final = 0

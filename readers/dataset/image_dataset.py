@@ -27,6 +27,7 @@ from .combined import combined
 from .rows import owned
 from .samples import PackedSamples, Samples, TransformLike
 from .shards import IO
+from .sound import Check, checked_check
 from .store import Label, RecordStore
 
 if TYPE_CHECKING:
@@ -327,7 +328,7 @@ def open_dataset(
     target_transform: TransformLike | None = None,
     *,
     io: str = "auto",
-    check: bool = True,
+    check: Check = True,
     decoder: str = "auto",
     scaled: bool = False,
     stage: str | os.PathLike[str] | StageOptions | None = None,
@@ -354,7 +355,9 @@ def open_dataset(
         target_transform: Called with each label.
         io: ``"mmap"``, ``"pread"``, or ``"auto"``: pread on network file systems, where a mapped read that fails is a
             SIGBUS, mmap elsewhere.
-        check: Compare each record with its checksum when it is read.
+        check: Compare each record with its checksum: True: whenever it is read; False: never; ``"first"``: when it is
+            first read, and not again, once it has been found sound, as long as this dataset is open in this process
+            and those that it starts. A dataset that is read through a cache takes ``"first"`` for True.
         decoder: ``"pillow"``, ``"extension"``, ``"simplejpeg"``, ``"accimage"``, or ``"auto"``: the fastest one whose
             pixels equal Pillow's on this machine. The dataset's `decoder` says which one it is.
         scaled: Let the decoder shrink large JPEGs before they are resized: faster, with slightly different pixels.
@@ -391,7 +394,7 @@ def open_dataset(
         raise unexpected("path", path, "the folder of a packed dataset")
     choice("io", io, IO)
     choice("decoder", decoder, DECODERS)
-    check, scaled = flag("check", check), flag("scaled", scaled)
+    check, scaled = checked_check(check), flag("scaled", scaled)
     store = _opened(path, stage, budget, io=io, check=check)
     return PackedDataset(
         PackedSamples(store, transform, target_transform, decoder=decoder, scaled=scaled, fields=fields)
@@ -404,7 +407,7 @@ def _opened(
     budget: str | int | None,
     *,
     io: str,
-    check: bool,
+    check: Check,
 ) -> RecordStore:
     stage = _checked_stage(stage)
     if is_url(os.fspath(path)) or (stage is not None and _has_shards_elsewhere(path)):

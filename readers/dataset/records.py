@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -35,6 +36,7 @@ from packtrain._core.problems import error_kind, reason
 from packtrain._core.schema import IMAGE, Field
 
 from .shards import OtherTime, ShardFile, Shards, WrongShard
+from .sound import SoundRows
 
 if TYPE_CHECKING:
     from ..transforms.batched import BatchPlan
@@ -196,9 +198,11 @@ class FieldRecords:
         faults: Makes errors.
         check: Compare each record with its checksum when it is read.
         bare: True if raw values are stored without the header of an `.npy` file.
+        sound: The rows whose records need not be compared any more; None if all are compared again and again.
 
     Attributes:
         read_bytes: Bytes of records read since this was opened.
+        sound: The rows whose records are not compared any more; None if all are compared again and again.
 
     Raises:
         CorruptFile: The field's columns of the index are damaged.
@@ -206,12 +210,21 @@ class FieldRecords:
     """
 
     def __init__(
-        self, field: Field, index: RowIndex, shards: Shards, faults: Faults, *, check: bool, bare: bool = False
+        self,
+        field: Field,
+        index: RowIndex,
+        shards: Shards,
+        faults: Faults,
+        *,
+        check: bool,
+        bare: bool = False,
+        sound: SoundRows | None = None,
     ) -> None:
         self.field: Final = field
         self.columns: Final = index.field(field.name)
         self.read_bytes = 0
         self._compare = check
+        self.sound = sound
         self._bare = bare
         self._index = index
         self._shards = shards
@@ -268,8 +281,15 @@ class FieldRecords:
             raise self._faults.unread(row, self.field.name, error) from error
         self.read_bytes += size
         on_stage(READ)
-        if self._compare and crc32c(data) != self._crc32c[row]:
-            data = self._replaced(row, data)
+        if self._compare:
+            sound = self.sound
+            if sound is None:
+                if crc32c(data) != self._crc32c[row]:
+                    data = self._replaced(row, data)
+            elif not sound.bits[row >> 3] >> (row & 7) & 1:
+                if crc32c(data) != self._crc32c[row]:
+                    data = self._replaced(row, data)
+                sound.bits[row >> 3] |= 1 << (row & 7)
         on_stage(CHECK)
         return data
 
@@ -368,10 +388,25 @@ class FieldRecords:
             places[name] = self.columns[name][rows]
         for name, column in zip(CROP, plan.boxes.T, strict=True):
             places[name] = column
-        if not extension.copy_records(mapped.views, places, self._compare, plan.resample, plan.style, out, current):
-            return False
+        for check, mine in self._compared(rows):
+            if not extension.copy_records(mapped.views, places[mine], check, plan.resample, plan.style, out, current):
+                return False
+            if check and self.sound is not None:
+                self.sound.add(rows[mine])
         self.read_bytes += int(places["length"].sum())
         return True
+
+    def _compared(self, rows: npt.NDArray[np.int64]) -> Iterator[tuple[bool, slice | npt.NDArray[np.bool_]]]:
+        """Which of `rows` are to be compared, and which are not: all in one, or a part and the rest."""
+        if self.sound is None or not self._compare:
+            yield self._compare, slice(None)
+            return
+        new = ~self.sound.of(rows)
+        if new.all() or not new.any():
+            yield bool(new.any()), slice(None)
+            return
+        yield True, new
+        yield False, ~new
 
     def will_need(self, row: int) -> int:
         """Asks the system to read the record of `row` into memory, without waiting for it.

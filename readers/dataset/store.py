@@ -29,6 +29,7 @@ from packtrain._storage.streams.cutting import chunk_bounds, space_of
 from .chunked import ChunkedShards
 from .records import DatasetFaults, FieldRecords, counted, native
 from .shards import IO, DatasetShards, Shards
+from .sound import Check, Handover, SoundRows, starting_process
 
 if TYPE_CHECKING:
     from packtrain._storage.streams.chunks import ChunkTable
@@ -90,13 +91,13 @@ class Store(ABC):
         path: Folder of the dataset.
         schema: What samples hold.
         io: ``"mmap"`` or ``"pread"``.
-        check: Whether each record is compared with its checksum when it is read.
+        check: Whether each record is compared with its checksum whenever it is read, or only when it is first read.
     """
 
     path: Path
     schema: Schema
     io: str
-    check: bool
+    check: Check
 
     @abstractmethod
     def __len__(self) -> int:
@@ -130,6 +131,11 @@ class Store(ABC):
     def chunks(self) -> ChunkCache | None:
         """The cache that its records are read from; None if they are all at hand."""
         return None
+
+    @property
+    def compares_again(self) -> bool:
+        """True if records are compared whenever they are read, and ``check="first"`` would spare that."""
+        return False
 
     @property
     def remote(self) -> bool:
@@ -231,15 +237,19 @@ class RecordStore(Store):
     If `path` is a staged copy, it is not evicted while this object lives.
 
     It pickles as its arguments, and can be used on both sides of a fork, because it holds no state that two processes
-    could disturb.
+    could disturb. A process that is forked from this one, or started with this object, shares what ``check="first"``
+    remembers. Any other copy of it begins anew.
 
     Args:
         path: The dataset's folder.
         io: ``"mmap"`` maps shards; ``"pread"`` copies each record with one system call, so that a read error is an
             exception and not a SIGBUS; ``"auto"`` takes pread on network file systems, mmap elsewhere.
-        check: Compare each record with its checksum when it is read.
+        check: Compare each record with its checksum: whenever it is read, never, or with ``"first"`` only until it has
+            been found sound once while this is open. With `chunks`, ``"first"`` is the same as True, because a chunk
+            may go and come again.
         chunks: Where the records are, if `path` has everything but the shards; None: in its shards.
         copied: True if `path` is a copy of a dataset that was opened in an object store.
+        handover: What is known already of the records of this dataset.
 
     Raises:
         NotADataset: `path` has no manifest.
@@ -254,9 +264,10 @@ class RecordStore(Store):
         path: str | os.PathLike[str],
         *,
         io: str = "auto",
-        check: bool = True,
+        check: Check = True,
         chunks: ChunkCache | None = None,
         copied: bool = False,
+        handover: Handover | None = None,
     ) -> None:
         choice("io", io, IO)
         self.path = local_path(path)
@@ -291,6 +302,7 @@ class RecordStore(Store):
         self._length = self.manifest.records
         self._labels = _labels(self.index) if self.manifest.labels.kind != "none" else None
         self._fields: dict[str, FieldRecords] = {}
+        self._sound = {} if handover is None else handover.of(manifest.columns)
 
     @override
     def __len__(self) -> int:
@@ -310,6 +322,11 @@ class RecordStore(Store):
     @override
     def chunks(self) -> ChunkCache | None:
         return self._chunks
+
+    @property
+    @override
+    def compares_again(self) -> bool:
+        return self.check is True and self._chunks is None
 
     @property
     @override
@@ -349,7 +366,12 @@ class RecordStore(Store):
         records = self._fields.get(name)
         if records is None:
             field, bare = self.schema[name], self.manifest.bare
-            records = FieldRecords(field, self.index, self._shards, self._faults, check=self.check, bare=bare)
+            sound = self._sound.get(name)
+            if sound is None and self.check == "first" and self._chunks is None:
+                sound = self._sound.setdefault(name, SoundRows(self._length))
+            records = FieldRecords(
+                field, self.index, self._shards, self._faults, check=bool(self.check), bare=bare, sound=sound
+            )
             # Another thread may have been faster.
             records = self._fields.setdefault(name, records)
         return records
@@ -453,6 +475,11 @@ class RecordStore(Store):
     def close(self) -> None:
         """Closes the shards. Views that were handed out stay valid; the next read opens the shards again."""
         self._shards.close()
+        # The shards that are opened next may be other files. Processes that share this memory still have these.
+        self._sound = {name: SoundRows(self._length) for name in self._sound}
+        for name, sound in self._sound.items():
+            if (records := self._fields.get(name)) is not None:
+                records.sound = sound
 
     def __enter__(self) -> Self:
         return self
@@ -462,12 +489,15 @@ class RecordStore(Store):
     ) -> None:
         self.close()
 
-    def __reduce__(self) -> tuple[Callable[..., RecordStore], tuple[str, str, bool, ChunkCache | None, bool]]:
-        return _reopen, (os.fspath(self.path), self.io, self.check, self._chunks, self._copied)
+    def __reduce__(self) -> tuple[Callable[..., RecordStore], tuple[Any, ...]]:
+        handover = Handover(self.manifest.columns, self._sound) if self._sound and starting_process() else None
+        return _reopen, (os.fspath(self.path), self.io, self.check, self._chunks, self._copied, handover)
 
 
-def _reopen(path: str, io: str, check: bool, chunks: ChunkCache | None, copied: bool) -> RecordStore:
-    return RecordStore(path, io=io, check=check, chunks=chunks, copied=copied)
+def _reopen(
+    path: str, io: str, check: Check, chunks: ChunkCache | None, copied: bool, handover: Handover | None
+) -> RecordStore:
+    return RecordStore(path, io=io, check=check, chunks=chunks, copied=copied, handover=handover)
 
 
 def _loaded(folder: Path) -> tuple[Manifest, Index]:

@@ -13,6 +13,7 @@ from packtrain._storage.staging.options import StageOptions, options_from
 from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.opening import open_stream
 
+from .sound import Check
 from .store import RecordStore
 
 
@@ -22,7 +23,7 @@ def open_streamed(
     budget: str | int | None,
     *,
     io: str,
-    check: bool,
+    check: Check,
 ) -> RecordStore:
     """Opens a dataset in an object store.
 
@@ -45,7 +46,7 @@ def open_streamed(
         )
     objects = ObjectStore()
     try:
-        opened = open_stream(location, options_from(stage), budget_of(budget), objects, check=check)
+        opened = open_stream(location, options_from(stage), budget_of(budget), objects, check=bool(check))
     finally:
         objects.close()
     if isinstance(opened, ChunkCache):

@@ -87,7 +87,11 @@ def advice(figures: Figures) -> Iterator[str]:
         yield extra
     if setup.store not in (None, "raw") and shares.get("decode", 0) + shares.get("cut", 0) >= _LARGE:
         yield "store=raw"
-    remedies = {**_REMEDIES, "transform": setup.remedy} if setup.remedy else _REMEDIES
+    remedies = dict(_REMEDIES)
+    if setup.remedy:
+        remedies["transform"] = setup.remedy
+    if setup.compares_again:
+        remedies["check"] = 'check="first"'
     yield from dict.fromkeys(remedy for stage, remedy in remedies.items() if shares.get(stage, 0) >= _LARGE)
 
 

@@ -26,6 +26,7 @@ class Setup:
         remedy: What would be faster than these; empty: unknown.
         threads: Number of DALI's threads, whose time on the processor is unknown; 0 without DALI.
         streamed: True if records are read through a cache from an object store.
+        compares_again: True if ``check="first"`` would compare fewer records with their checksums.
     """
 
     workers: int | None
@@ -37,6 +38,7 @@ class Setup:
     remedy: str = ""
     threads: int = 0
     streamed: bool = False
+    compares_again: bool = False
 
 
 def setup_of(workers: int, stores: Iterable[Store] = (), *, undecoded: bool = False, threads: int = 0) -> Setup:
@@ -52,7 +54,8 @@ def setup_of(workers: int, stores: Iterable[Store] = (), *, undecoded: bool = Fa
     streamed = any(store.chunks is not None for store in stores)
     kinds = {_pixels(store) for store in stores}
     store = kinds.pop() if len(kinds) == 1 and not undecoded else None
-    return Setup(workers, cores_per_rank(), store, threads=threads, streamed=streamed)
+    again = any(store.compares_again for store in stores)
+    return Setup(workers, cores_per_rank(), store, threads=threads, streamed=streamed, compares_again=again)
 
 
 def _pixels(store: Store) -> str | None:

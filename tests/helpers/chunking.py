@@ -14,6 +14,7 @@ import numpy as np
 from packtrain._core.errors import RemoteError
 from packtrain._core.index import Index
 from packtrain._core.manifest import Manifest
+from packtrain._readers.dataset.sound import Check
 from packtrain._readers.dataset.store import RecordStore
 from packtrain._storage.streams.chunks import ChunkTable
 from packtrain._storage.streams.client import ChunkCache
@@ -51,7 +52,7 @@ class CutChunks:
         self.broken = set[int]()
         self.mends = True
 
-    def store(self, io: str = "auto", *, check: bool = True) -> RecordStore:
+    def store(self, io: str = "auto", *, check: Check = True) -> RecordStore:
         """The dataset, read from these chunks."""
         return RecordStore(self.folder / "dataset", io=io, check=check, chunks=cast(ChunkCache, self))
 

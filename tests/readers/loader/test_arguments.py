@@ -208,7 +208,7 @@ class TestWrongTypes:
             (lambda ds: unchecked.open_dataset(ds.store.path, decoder=None), "decoder=None: expected one of auto, "),
             (lambda ds: unchecked.open_dataset(ds.store.path, io=3), "io=3: expected one of auto, "),
             (lambda ds: unchecked.open_dataset(ds.store.path, stage=True), "stage=True: expected a folder"),
-            (lambda ds: unchecked.open_dataset(ds.store.path, check="x"), "check='x': expected True or False"),
+            (lambda ds: unchecked.open_dataset(ds.store.path, check="x"), "check='x': expected True, False or"),
             (lambda ds: unchecked.open_dataset(ds.store.path, scaled=2), "scaled=2: expected True or False"),
             (lambda ds: unchecked.open_dataset(ds.store.path, None, 4), "target_transform=4: expected a function"),
             (lambda ds: unchecked.open_dataset(3), "path=3: expected the folder of a packed dataset"),

@@ -407,7 +407,8 @@ def test_counts_are_the_same_whoever_makes_the_batches(folder: Path, options: di
             assert loader.stats.total.samples == 72 * (epoch + 1)
         # Together the workers have made enough samples that some were timed.
         assert {"decode", "resize", "read", "check"} <= set(loader.stats.total.stage_seconds)
-        assert found.setup == Setup(options.get("num_workers", 2), found.setup.cores, "crop-ready")
+        setup = Setup(options.get("num_workers", 2), found.setup.cores, "crop-ready", compares_again=True)
+        assert found.setup == setup
     before = loader.stats.total
     time.sleep(0.01)
     assert loader.stats.total == before
@@ -592,6 +593,10 @@ ADVICE: dict[str, tuple[Stats, str]] = {
     "transform": (starving(stage_seconds={"transform": 12.0, "decode": 8.0}), "transforms of your own"),
     "collate": (starving(stage_seconds={"handoff": 12.0, "decode": 8.0}), "without collate_fn"),
     "check": (starving(stage_seconds={"check": 12.0, "decode": 8.0}), "check=False"),
+    "check again": (
+        starving(setup=Setup(1, 1, compares_again=True), stage_seconds={"check": 12.0, "decode": 8.0}),
+        'check="first" would help',
+    ),
     "copied": (starving(copied=50), "keeping fewer batches"),
     "foreign": (starving(setup=Setup(1, 4, foreign=True), stage_seconds={}), "1 more worker or packtrain"),
     "unknown": (
