@@ -166,10 +166,16 @@ def _kept(data: bytes, options: StoreOptions) -> StoredImage:
 
 
 def _is_same(record: bytes, jpeg: bytes, mode: StoreMode) -> bool:
+    pixels = _pixels(jpeg)
     if mode.has_coefficients:
-        module = require_extension(_purpose(mode), _OTHERWISE)
-        return module.coefficients(record) == module.coefficients(jpeg)
-    return _pixels(record) == _pixels(jpeg)
+        # What the extension decodes, and the JPEG that all other decoders are given.
+        module, frame = require_extension(_purpose(mode), _OTHERWISE), frame_header(jpeg)
+        if frame is None or module.coefficients(record) != module.coefficients(jpeg):
+            return False
+        decoded, start, _ = module.decode(record, (0, 0, frame.width, frame.height), 3, 1)
+        if decoded[start:] != pixels:
+            return False
+    return _pixels(record) == pixels
 
 
 def _converted(image: Image, header: ImageHeader, remarks: list[str], options: StoreOptions) -> StoredImage:

@@ -187,6 +187,22 @@ class TestFiles:
         assert store_image(JPEG, StoreOptions()).payload == other, "nobody looks"
         assert store_image(JPEG, StoreOptions(check=True)).payload == JPEG
 
+    @pytest.mark.parametrize("at", [5, 74], ids=["luma", "chroma"])
+    def test_check_looks_at_the_pixels_of_coefficients(self, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+        real = native.extension
+        assert real is not None
+        record = bytearray(real.coefficient_record(JPEG))
+        place = int.from_bytes(record[12:16], "little") + at
+        record[place] ^= 7
+        assert real.coefficients(record) == real.coefficients(JPEG)
+        names = {name: getattr(real, name) for name in ("LIBJPEG", "coefficients", "decode", "transcode")}
+        changed = SimpleNamespace(**names, coefficient_record=lambda data: bytes(record))
+        monkeypatch.setattr(native, "extension", changed)
+        assert stored(JPEG, "coefficients") != stored(JPEG, "coefficients", check=True)
+        checked = stored(JPEG, "coefficients", check=True)
+        assert isinstance(checked, StoredImage) and checked.payload == JPEG
+        assert checked.remarks == ("not coefficients: transcoding would change its pixels",)
+
     @pytest.mark.parametrize("quality", [40, 95])
     @pytest.mark.parametrize("mode", ["RGB", "L"])
     def test_store_mode_jpeg_writes_crop_ready_records(self, quality: int, mode: str) -> None:
