@@ -89,7 +89,7 @@ def command(
 def describe_index(report: IndexReport, seconds: float) -> str:
     """Describe what was indexed."""
     what = f"{report.records:,} samples in {report.shards} shard(s), {size(report.bytes)}"
-    before = f" ({report.resumed} by an earlier run)" if report.resumed else ""
+    before = f" ({report.resumed} by earlier runs)" if report.resumed else ""
     if report.indexed:
         text = f"{report.dataset}: {what}; {report.indexed} shard(s) read{before} in {seconds:.1f} s"
     else:

@@ -27,6 +27,8 @@ from packtrain._storage.remote.urls import Url
 from .words import as_typed, command_of
 
 _LOG_SECONDS: Final = 10.0
+_CONTINUING: Final = ("pack", "merge", "index", "stage", "fill")
+"""Commands that keep what they have done when they are stopped; `verify` does so with ``--journal``."""
 _ERASE: Final = "\r\x1b[K"
 
 
@@ -182,7 +184,10 @@ def run(command: click.Command) -> NoReturn:
         say(shown.getvalue().rstrip("\n"), err=True)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        say("stopped; run the same command to continue", err=True)
+        words = sys.argv[1:]
+        journal = any(word.startswith("--journal") for word in words)
+        continues = journal or command_of(command, words).name in _CONTINUING
+        say("stopped; run the same command to continue" if continues else "stopped", err=True)
         sys.exit(130)
     except PacktrainError as error:
         _end(error, as_typed(str(error), command_of(command, sys.argv[1:])), as_json)

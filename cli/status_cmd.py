@@ -28,7 +28,7 @@ _SHARDS: Final = 8
 @click.argument("out", metavar="OUT", type=PATH_OR_URL)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(out: Path | str, as_json: bool) -> int:
-    """Show how far OUT is: a dataset that is being packed, or is finished; or a growing cache.
+    """Show how far OUT is: a dataset that is being packed or indexed, or is finished; or a growing cache.
 
     OUT is a folder, or the address of a dataset in an object store. Nothing is changed, so this may be run at any time.
 
@@ -87,6 +87,6 @@ def describe_status(status: PackStatus) -> Iterator[str]:
     if status.done == status.shards:
         yield f"to finish it: packtrain merge {out}"
     if status.array:
-        yield f"to pack what is failed or missing in Slurm: --array={status.array} with --part {status.part}"
+        yield f"to do what is failed or missing in Slurm: --array={status.array} with --part {status.part}"
     if status.array_under_way:
         yield f"if what is under way has died: --array={status.array_under_way} with --part {status.part}"

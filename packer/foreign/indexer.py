@@ -234,7 +234,8 @@ def merge_scans(out: Location, max_rejects: str | int) -> IndexReport | None:
             try:
                 with listed.working(out, objects, shared=True) as notes:
                     if listed.before or _manifest_at(out, objects) is None:
-                        return run.publish(out, listed, notes, notes.all_scans())
+                        report = run.publish(out, listed, notes, notes.all_scans())
+                        return replace(report, resumed=report.indexed)
                     # Another merge was faster, and then a part began again, or was stopped before the notes were gone.
                     notes.remove()
             except (PacktrainError, OSError):

@@ -8,6 +8,7 @@ import pytest
 from helpers.support import encoded, picture
 
 from packtrain import PackOptions, StoreOptions, pack
+from packtrain._cli import merge_cmd, pack_cmd, verify_cmd
 from packtrain._growing import source_reader
 
 from .conftest import Run
@@ -91,3 +92,20 @@ def test_what_a_command_exits_with(run: Run, tmp_path: Path, line: str, monkeypa
     (paths["tars"] / "a.tar").write_bytes(shard.read_bytes())
     outcome = run(*line.format(**paths).split())
     assert outcome.code == CODES[line], outcome.err
+
+
+@pytest.mark.parametrize(
+    ("words", "continues"),
+    [("pack LIST OUT", True), ("merge OUT", True), ("verify OUT", False), ("verify OUT --journal FILE", True)],
+)
+def test_ctrl_c_says_whether_the_same_command_continues(
+    run: Run, monkeypatch: pytest.MonkeyPatch, words: str, continues: bool
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    for command in (pack_cmd, merge_cmd, verify_cmd):
+        monkeypatch.setattr(command.command, "callback", stop)
+    outcome = run(*words.split())
+    expected = "stopped; run the same command to continue" if continues else "stopped"
+    assert (outcome.code, outcome.out, outcome.err.strip()) == (130, "", expected)

@@ -56,6 +56,6 @@ def test_parts_are_indexed_and_merged(run: Run, tmp_path: Path) -> None:
     assert failed.code == 1 and "1 of 3 shards have not been read" in failed.err
     assert run("index", tmp_path / "shards", out, "--part", "2/2", "--workers", "1").code == 0
     merged = run("merge", out)
-    assert "12 samples in 3 shard(s)" in merged.out
+    assert "12 samples in 3 shard(s)" in merged.out and "3 shard(s) read (3 by earlier runs) in " in merged.out
     assert run("merge", out, "--json").json["complete_before"] is True
     assert "complete: all 3 shards" in run("status", out).out
