@@ -39,16 +39,41 @@ static inline bool has_mask(int class) { return class >= MASKED && class <= MASK
 
 /* --- writing --- */
 
+static inline uint64_t load_64(const unsigned char *at) {
+    uint64_t word;
+    memcpy(&word, at, sizeof word);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    word = __builtin_bswap64(word);
+#endif
+    return word;
+}
+
 typedef struct {
-    unsigned char *out;
+    unsigned char *out; /* may be written eight bytes beyond */
     uint64_t bits;
-    int count;
+    unsigned count; /* of bits that wait, less than 8 */
 } BitWriter;
 
-static void put_bits(BitWriter *writer, unsigned value, int width) {
-    writer->bits |= (uint64_t)(value & ((1u << width) - 1)) << writer->count;
-    for (writer->count += width; writer->count >= 8; writer->count -= 8, writer->bits >>= 8) {
-        *writer->out++ = (unsigned char)writer->bits;
+static inline void store_64(unsigned char *at, uint64_t word) {
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    word = __builtin_bswap64(word);
+#endif
+    memcpy(at, &word, sizeof word);
+}
+
+/* Appends the `width` bits of `value`, which has no others; at most 64. */
+static inline void put_bits(BitWriter *writer, uint64_t value, unsigned width) {
+    unsigned waiting = writer->count, count = waiting + width;
+    uint64_t word = writer->bits | value << waiting;
+    store_64(writer->out, word);
+    if (count < 64) {
+        writer->out += count >> 3;
+        writer->bits = word >> (count & ~7u);
+        writer->count = count & 7;
+    } else {
+        writer->out += 8;
+        writer->bits = waiting ? value >> (64 - waiting) : 0;
+        writer->count = count - 64;
     }
 }
 
@@ -57,15 +82,9 @@ static void put_16(unsigned char **out, int value) {
     *(*out)++ = (unsigned char)(value >> 8);
 }
 
-/* Bits of the narrowest two's complement that holds `value`. */
-static int width_of(int value) {
-    unsigned magnitude = value < 0 ? ~(unsigned)value : (unsigned)value;
-    int width = 1;
-    while (magnitude >> (width - 1)) {
-        width++;
-    }
-    return width;
-}
+/* Bits of the narrowest two's complement that holds values whose magnitudes (of negative ones, the complement) have
+   these bits between them. */
+static inline int width_of(unsigned magnitudes) { return magnitudes ? 33 - __builtin_clz(magnitudes) : 1; }
 
 /* No value behind a mask is 0, so that positive ones are stored less 1. */
 static int without_zero(int value) { return value > 0 ? value - 1 : value; }
@@ -75,18 +94,19 @@ typedef struct {
     int mask, count, masked_width, dense_width;
 } Band;
 
-static Band look_at(const int16_t *block, int band) {
+/* `band` is eight coefficients in zigzag order, of which the very first is 0 in place of DC. */
+static inline Band look_at(const int16_t *band) {
     Band found = {0, 0, 1, NARROWEST_DENSE};
-    for (int place = band ? 0 : 1; place < 8; place++) {
-        int value = block[NATURAL[8 * band + place]];
-        if (value) {
-            int masked = width_of(without_zero(value)), dense = width_of(value);
-            found.mask |= 1 << place;
-            found.count++;
-            found.masked_width = masked > found.masked_width ? masked : found.masked_width;
-            found.dense_width = dense > found.dense_width ? dense : found.dense_width;
-        }
+    unsigned masked = 0, dense = 0;
+    for (int place = 0; place < 8; place++) {
+        int value = band[place], less = without_zero(value);
+        found.mask |= (value != 0) << place;
+        masked |= (unsigned)(less ^ (less >> 31));
+        dense |= (unsigned)(value ^ (value >> 31));
     }
+    found.count = __builtin_popcount((unsigned)found.mask);
+    found.masked_width = width_of(masked);
+    found.dense_width = width_of(dense) < NARROWEST_DENSE ? NARROWEST_DENSE : width_of(dense);
     found.masked_width = found.masked_width > WIDEST_MASKED ? WIDE : found.masked_width;
     found.dense_width = found.dense_width > WIDEST_DENSE ? WIDE : found.dense_width;
     return found;
@@ -104,18 +124,18 @@ static int class_of(const Band *found, int band) {
     return found->dense_width == WIDE ? DENSE_WIDE : DENSE - NARROWEST_DENSE + found->dense_width;
 }
 
-static void put_values(BitWriter *writer, const int16_t *block, int band, int class) {
-    for (int place = band ? 0 : 1; place < 8; place++) {
-        int value = block[NATURAL[8 * band + place]];
-        if (class == SINGLE) {
-            if (value) {
-                put_bits(writer, (unsigned)(place << 1 | (value < 0)), 4);
-            }
-        } else if (!has_mask(class)) {
-            put_bits(writer, (unsigned)value, WIDTH[class]);
-        } else if (value) {
-            put_bits(writer, (unsigned)without_zero(value), WIDTH[class]);
-        }
+static void put_values(BitWriter *writer, const int16_t *values, int class, int mask, bool first) {
+    unsigned width = WIDTH[class], kept = width == WIDE ? 0xffff : (1u << width) - 1;
+    if (class == SINGLE) {
+        int place = __builtin_ctz((unsigned)mask);
+        put_bits(writer, (unsigned)(place << 1 | (values[place] < 0)), width);
+        return;
+    }
+    bool masked = has_mask(class);
+    unsigned places = masked ? (unsigned)mask : first ? 0xfe : 0xff;
+    for (; places; places &= places - 1) {
+        int value = values[__builtin_ctz(places)];
+        put_bits(writer, (unsigned)(masked ? without_zero(value) : value) & kept, width);
     }
 }
 
@@ -159,22 +179,28 @@ static unsigned char *put_bands(unsigned char *out, const unsigned char *bands, 
 
 size_t write_group(unsigned char *out, const int16_t (*blocks)[BLOCK_COEFFICIENTS], int count) {
     unsigned char bands[GROUP] = {0}, classes[GROUP * BANDS], masks[GROUP * BANDS];
-    unsigned char values[GROUP * BLOCK_COEFFICIENTS * 2], *start = out;
+    unsigned char values[GROUP * BLOCK_COEFFICIENTS * 2 + 8], *start = out;
     BitWriter writer = {values, 0, 0};
     int classed = 0, masked = 0;
     for (int number = 0; number < count; number++) {
+        int16_t zigzag[BLOCK_COEFFICIENTS];
+        for (int position = 1; position < BLOCK_COEFFICIENTS; position++) {
+            zigzag[position] = blocks[number][NATURAL[position]];
+        }
+        zigzag[0] = 0;
         for (int band = 0; band < BANDS; band++) {
-            Band found = look_at(blocks[number], band);
-            if (!found.count) {
+            const int16_t *here = zigzag + 8 * band;
+            if (!(load_64((const unsigned char *)here) | load_64((const unsigned char *)(here + 4)))) {
                 continue;
             }
+            Band found = look_at(here);
             int class = class_of(&found, band);
             bands[number] |= (unsigned char)(1 << band);
             classes[classed++] = (unsigned char)class;
             if (has_mask(class)) {
                 masks[masked++] = (unsigned char)found.mask;
             }
-            put_values(&writer, blocks[number], band, class);
+            put_values(&writer, here, class, found.mask, band == 0);
         }
     }
     put_bits(&writer, 0, -writer.count & 7);
@@ -196,15 +222,6 @@ typedef struct {
     int16_t dc[GROUP];
     unsigned char bands[GROUP];
 } Parts;
-
-static inline uint64_t load_64(const unsigned char *at) {
-    uint64_t word;
-    memcpy(&word, at, sizeof word);
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    word = __builtin_bswap64(word);
-#endif
-    return word;
-}
 
 static inline int load_16(const unsigned char *at) { return (int16_t)(at[0] | at[1] << 8); }
 

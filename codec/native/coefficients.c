@@ -4,7 +4,6 @@
 
 #include "coefficient_record.h"
 #include "errors.h"
-#include "huffman_tables.h"
 #include "jpeg_coefficients.h"
 
 #include <stdlib.h>
@@ -139,24 +138,38 @@ static void write_head(Making *job) {
     append_segment(&job->errors, &job->head, start, frame, 6 + 3 * (size_t)source->num_components);
 }
 
+/* The largest values that baseline JPEGs code: of AC coefficients, and of DC coefficients and their differences (T.81,
+   tables F.1 and F.2). */
+#define MOST_AC 1023
+#define MOST_DC 2047
+
+static bool has_baseline_ac(const JCOEF *block) {
+    int larger = 0;
+    for (int position = 1; position < DCTSIZE2; position++) {
+        larger |= block[position] > MOST_AC || block[position] < -MOST_AC;
+    }
+    return !larger;
+}
+
 /* Refuses what no baseline JPEG can have: it could never become one again. `lines` are those of a component in a row of
    MCUs. A JPEG of any part of the image may be wanted, and may have restart markers anywhere: then the first DC
    coefficient of an MCU is coded as it is, and otherwise as its difference from the one before in order of MCUs. */
 static void require_baseline(Making *job, JBLOCKARRAY lines, int down, int count, int across) {
-    Histogram dc = {0}, ac = {0};
     int previous = 0;
+    bool sound = true;
     for (int first = 0; first < count; first += across) {
-        bool sound = count_block(lines[0][first], 0, &dc, &ac);
         int end = count - first < across ? count : first + across;
-        for (int line = 0; sound && line < down; line++) {
-            for (int column = first; sound && column < end; column++) {
-                sound = count_block(lines[line][column], previous, &dc, &ac);
-                previous = lines[line][column][0];
+        sound = sound && abs(lines[0][first][0]) <= MOST_DC;
+        for (int line = 0; line < down; line++) {
+            for (int column = first; column < end; column++) {
+                int dc = lines[line][column][0];
+                sound = sound && abs(dc - previous) <= MOST_DC && has_baseline_ac(lines[line][column]);
+                previous = dc;
             }
         }
-        if (!sound) {
-            errors_raise(&job->errors, INPUT_ERROR, "a coefficient is out of range");
-        }
+    }
+    if (!sound) {
+        errors_raise(&job->errors, INPUT_ERROR, "a coefficient is out of range");
     }
 }
 
