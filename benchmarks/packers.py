@@ -34,7 +34,7 @@ output folder."""
 def packtrain(format_name: str, workers: int, mode: str = "verbatim") -> Pack:
     from packtrain import PackOptions, StoreOptions, pack
 
-    importlib.import_module(f"packtrain._formats.writing.{format_name}")
+    importlib.import_module(f"packtrain._formats.{format_name}.writer")
 
     def run(images: Path, root: Path, out: Path) -> None:
         store = StoreOptions(store=mode)
@@ -96,6 +96,7 @@ PACKERS: Final[dict[str, Callable[[], Pack]]] = {
     "packtrain hdf5, 2 workers": lambda: packtrain("hdf5", 2),
     "packtrain lmdb, 2 workers": lambda: packtrain("lmdb", 2),
     "packtrain tar, crop-ready, 2 workers": lambda: packtrain("tar", 2, "crop-ready"),
+    "packtrain tar, coefficients, 2 workers": lambda: packtrain("tar", 2, "coefficients"),
     "read and write only": plain_copy,
 }
 
@@ -108,7 +109,7 @@ def _samples(images: Path, root: Path) -> Iterator[tuple[int, str, int]]:
             yield number, f"{root}/{path}", int(label)
 
 
-def _processor_seconds() -> float:
+def processor_seconds() -> float:
     """Processor time of this process and of its children that have ended."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
@@ -131,9 +132,9 @@ def main() -> None:
         print(json.dumps({"missing": error.name}))
         return
     touch_memory(Path(out).with_name("touch"), int(size))
-    started, used = time.perf_counter(), _processor_seconds()
+    started, used = time.perf_counter(), processor_seconds()
     pack(Path(images), Path(root), Path(out))
-    print(json.dumps({"seconds": time.perf_counter() - started, "cpu_seconds": _processor_seconds() - used}))
+    print(json.dumps({"seconds": time.perf_counter() - started, "cpu_seconds": processor_seconds() - used}))
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ BENCHMARKS: Final = (
     "views",
     "masks",
     "photographs",
+    "stores",
     "webdataset",
     "indexing",
     "staging",

@@ -149,10 +149,15 @@ def prepare(workload: Workload, images: Path, folder: Path, lines: int) -> dict[
         _write_list(folder / ORIGINALS, sources)
     listed = folder / (ORIGINALS if workload.raw or workload.shrink else "train.txt")
     pack(listed, folder / PACKED, PackOptions(store=workload.store, seed=None))
-    described["packed_bytes"] = sum(path.stat().st_size for path in (folder / PACKED).rglob("*") if path.is_file())
+    described["packed_bytes"] = bytes_of(folder / PACKED)
     if workload.raw:
         described["pixel_bytes"] = _write_pixels(folder)
     return described
+
+
+def bytes_of(folder: Path) -> int:
+    """The size of all files in a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def file_paths(images: Path) -> list[str]:

@@ -19,6 +19,8 @@ PACKED: Final = "packed"
 """Name of the folder with packtrain's dataset."""
 VERBATIM: Final = "verbatim"
 """Name of the folder with packtrain's dataset of the unchanged files, where there is one."""
+COEFFICIENTS: Final = "coefficients"
+"""Name of the folder with packtrain's dataset of coefficients, where there is one."""
 ORIGINALS: Final = "originals.txt"
 """Name of the list of files that the shrunk files were made from; its paths are absolute."""
 SHARD_BYTES: Final = 64 << 20

@@ -16,9 +16,15 @@ OPTIONS: Final = {"num_workers": WORKERS, "check": True, "scaled": False, "epoch
 
 
 def jpeg(
-    folder: Path, *, once: bool = False, check: bool = True, decoder: str = "auto", **options: Any
+    folder: Path,
+    *,
+    once: bool = False,
+    check: bool = True,
+    packed: str = PACKED,
+    decoder: str = "auto",
+    **options: Any,
 ) -> Iterator[Batch]:
-    return batches(jpeg_dataset(folder, once=once, check=check, decoder=decoder), **options)
+    return batches(jpeg_dataset(folder, once=once, check=check, packed=packed, decoder=decoder), **options)
 
 
 def raw_rrc(folder: Path, *, once: bool = False, check: bool = True, **options: Any) -> Iterator[Batch]:
@@ -60,8 +66,8 @@ def jpeg_dataset(
     return dataset if once else repeated(dataset)
 
 
-def batches(dataset: ImageDataset, **options: Any) -> Iterator[Batch]:
-    with Loader(dataset, batch_size=BATCH, shuffle=True, num_workers=WORKERS, seed=SEED, **options) as loader:
+def batches(dataset: ImageDataset, *, num_workers: int = WORKERS, **options: Any) -> Iterator[Batch]:
+    with Loader(dataset, batch_size=BATCH, shuffle=True, num_workers=num_workers, seed=SEED, **options) as loader:
         yield from loader
 
 
