@@ -104,7 +104,8 @@ def values(row: int) -> dict[str, Any]:
 class Opened:
     """Stands for the store that the samples come from. Nothing is open."""
 
-    identity, io, read_bytes, waited_ns, chunks, remote = "numbers", "mmap", 0, 0, None, False
+    identity, io, read_bytes, waited_ns = "numbers", "mmap", 0, 0
+    chunks, remote, compares_again = None, False, False
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
