@@ -1,6 +1,7 @@
 #include "coefficient_pixels.h"
 
 #include "idct.h"
+#include "zigzag.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -62,11 +63,6 @@ static unsigned char *sample_row(const Plane *plane, int64_t row) {
 
 /* Reads the table of quantisation with a number from the segments of the head. */
 static void read_table(int16_t *table, const CoefficientRecord *record, int number) {
-    static const unsigned char NATURAL[64] = {
-        0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48,
-        41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
-        30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63,
-    };
     for (size_t at = 0; at + 4 < record->head_size;) {
         const unsigned char *segment = record->head + at, *body = segment + 4;
         if (segment[1] == 0xdb && (body[0] & 15) == number) {

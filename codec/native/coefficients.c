@@ -5,6 +5,7 @@
 #include "coefficient_record.h"
 #include "errors.h"
 #include "jpeg_coefficients.h"
+#include "zigzag.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -74,11 +75,6 @@ static void write_metadata(Making *job) {
 
 /* Returns whether a table needs 16 bits. */
 static bool write_tables(Making *job) {
-    static const unsigned char NATURAL[DCTSIZE2] = {
-        0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48,
-        41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
-        30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63,
-    };
     j_decompress_ptr source = &job->jpeg.source;
     const JQUANT_TBL *written[NUM_QUANT_TBLS] = {NULL};
     bool extended = false;

@@ -1,4 +1,5 @@
 #include "huffman_tables.h"
+#include "zigzag.h"
 
 #include <string.h>
 #ifdef __SSE2__
@@ -14,13 +15,6 @@ static const unsigned char ZIGZAG[DCTSIZE2] = {
     41, 43, 9,  11, 18, 24, 31, 40, 44, 53, 10, 19, 23, 32, 39, 45, 52, 54, 20, 22, 33, 38,
     46, 51, 55, 60, 21, 34, 37, 47, 50, 56, 59, 61, 35, 36, 48, 49, 57, 58, 62, 63,
 };
-/* The natural position of each position in zigzag order. */
-static const unsigned char NATURAL[DCTSIZE2] = {
-    0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48,
-    41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
-    30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63,
-};
-
 /* Bit z is set where the coefficient at zigzag position z is not zero. */
 static uint64_t nonzero(const JCOEF *block) {
     uint64_t natural = 0, found = 0;

@@ -84,7 +84,7 @@ def _received(rows: int, descriptor: Any) -> SoundRows:
 
 @dataclass(frozen=True)
 class Handover:
-    """What a process that is being started is told about the records that have been found sound.
+    """Knowledge of sound records that is handed to a process being started.
 
     Attributes:
         columns: The columns of the index. Their checksums include the checksum of each record, so that other columns
@@ -96,7 +96,7 @@ class Handover:
     fields: Mapping[str, SoundRows] = field(default_factory=dict)
 
     def of(self, columns: Sequence[ColumnInfo]) -> dict[str, SoundRows]:
-        """What is known of the fields of a dataset with these columns."""
+        """Return what is known of the fields of a dataset with these columns."""
         return dict(self.fields) if columns == self.columns else {}
 
 
