@@ -67,8 +67,12 @@ test: setup ## run the tests, with samples of the long ones (ARGS="-k tar" is ha
 test-all: setup ## run the tests completely, as continuous integration does
 	$(PYTEST) --complete $(ARGS)
 
+.PHONY: docs
+docs: setup ## make the site in build/site
+	$(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going --conf-dir docs . build/site
+
 .PHONY: check
-check: setup ## ruff, mypy strict and the layer test
+check: docs ## ruff, mypy strict, the layer test and the site
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy

@@ -1,0 +1,47 @@
+"""How Sphinx makes the site out of Markdown files that stay readable where they lie."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+from sphinx.application import Sphinx
+
+project = "packtrain"
+author = "the authors of packtrain"
+project_copyright = author
+extensions = ["myst_parser"]
+# The whole repository, so that links to examples and to code lead where they do on a forge.
+include_patterns = ["*.md", "docs/**.md", "examples/**.md", "benchmarks/README.md", "tests/README.md"]
+root_doc = "docs/README"
+myst_heading_anchors = 4
+html_theme = "furo"
+html_title = "packtrain"
+html_extra_path = ["index.html"]
+
+HEADING = re.compile(r"^## +(.+)$", re.MULTILINE)
+# The link that a row of a table, or an item of a list, begins with.
+ENTRY = re.compile(r"^(?:\|| *[-*]) +\[[^\]]*\]\(([^):#]+\.md)\)", re.MULTILINE)
+
+
+def navigation(text: str) -> str:
+    """The tables of contents that Sphinx wants of an index: each section's links, under its heading."""
+    head, *parts = HEADING.split(text)
+    sections = [("", head), *zip(parts[::2], parts[1::2], strict=True)]
+    trees = []
+    for caption, section in sections:
+        if pages := ENTRY.findall(section):
+            option = f":caption: {caption}\n" if caption else ""
+            trees.append("\n".join(["```{toctree}", ":hidden:", f"{option}", *pages, "```\n"]))
+    return "\n".join(trees)
+
+
+def add_navigation(app: Sphinx, page: str, source: list[str]) -> None:
+    """Lets the indexes on a forge, which are the README of each folder, be those of the site."""
+    if PurePosixPath(page).name == "README":
+        source[0] += "\n" + navigation(source[0])
+
+
+def setup(app: Sphinx) -> None:
+    """Is called by Sphinx."""
+    app.connect("source-read", add_navigation)
