@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -181,18 +182,7 @@ class Plan:
         Raises:
             OutputConflict: They differ; the message says how.
         """
-        mine, theirs = self._terms(), other._terms()
-        differing = [
-            f"{name}: {_short(mine.get(name))} there, {_short(theirs.get(name))} asked for"
-            for name in {**mine, **theirs}
-            if mine.get(name) != theirs.get(name)
-        ]
-        if differing:
-            how = "" if isinstance(folder, Url) else f": `rm -r {shlex.quote(os.fspath(folder))}`"
-            raise OutputConflict(
-                f"{folder} was packed by another plan ({'; '.join(differing)}). Ask for the same as before to continue "
-                f"it, choose another folder, or remove it{how}"
-            )
+        require_same_terms(self._terms(), other._terms(), folder, "packed")
 
     def _terms(self) -> dict[str, Any]:
         terms = asdict(self)
@@ -206,6 +196,28 @@ class Plan:
         for column in self.columns or ():
             terms[f"column of {column.field}"] = f"{column.column}{' (paths)' * column.by_path}"
         return {**terms, "labels": str(self.labels)}
+
+
+def require_same_terms(mine: Mapping[str, Any], theirs: Mapping[str, Any], folder: Path | Url, made: str) -> None:
+    """Compares what a folder was made by with what is asked for; raises as `Plan.require_same`.
+
+    Args:
+        mine: What it was made by.
+        theirs: What is asked for.
+        folder: The folder, for the message.
+        made: The verb for it, for the message.
+    """
+    differing = [
+        f"{name}: {_short(mine.get(name))} there, {_short(theirs.get(name))} asked for"
+        for name in {**mine, **theirs}
+        if mine.get(name) != theirs.get(name)
+    ]
+    if differing:
+        how = "" if isinstance(folder, Url) else f": `rm -r {shlex.quote(os.fspath(folder))}`"
+        raise OutputConflict(
+            f"{folder} was {made} by another plan ({'; '.join(differing)}). Ask for the same as before to continue "
+            f"it, choose another folder, or remove it{how}"
+        )
 
 
 def _from_version_1(body: dict[str, Any]) -> dict[str, Any]:

@@ -145,7 +145,7 @@ def index_shards(
 
     If a run stops for any reason, the same call continues: shards that were read before, and have not changed since,
     are not read again. Several machines that share `out` can each read a part of the shards at the same time; then
-    `packtrain.merge` makes the dataset.
+    `packtrain.merge` makes the dataset. If the dataset is there, the same call says so.
 
     Args:
         shards: The shards: files, folders, patterns such as ``train-{000000..000146}.tar``, or ``@FILE`` for a list.
@@ -180,7 +180,7 @@ def index_shards(
     Raises:
         UsageError: An argument has the wrong type, or does not fit what is in the shards.
         PackError: A shard cannot be read, is not a sound tar archive of samples, or has changed since it was indexed.
-        OutputConflict: `out` holds something else, or somebody else is indexing there.
+        OutputConflict: `out` holds something else, or what other rules have made, or somebody else is indexing there.
         TooManyRejects: More samples were refused than allowed.
         DatasetError: The dataset that is to be updated is not sound.
         RemoteError: The object store does not answer as it should; NotThere if it has no such bucket, Denied if it does
@@ -204,10 +204,12 @@ def index_shards(
         if update:
             return _update(run, places, out, rules, base)
         with _output_errors(out):
-            manifest = None if part is None else _manifest_at(out, objects)
+            manifest = _manifest_at(out, objects)
             if manifest is not None and links.shard_places(out, manifest) == places:
-                # All was published meanwhile, perhaps.
-                return replace(_complete(out, manifest, objects), part=str(part))
+                # All parts were merged meanwhile, perhaps.
+                IndexPlan.load(out, objects).require_same(rules, out)
+                links.require_unchanged(out, manifest, objects)
+                return replace(_complete(out, manifest, objects), part=None if part is None else str(part))
             _require_free(out, objects)
             return run.index(places, out, rules)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -95,13 +96,13 @@ def linked_shards(shards: Sequence[tuple[Location, ShardInfo]]) -> tuple[Locatio
     )
 
 
-def with_other_times(folder: Path, manifest: Manifest, before: str | None, objects: Objects) -> list[Comparison]:
+def with_other_times(folder: Location, manifest: Manifest, before: str | None, objects: Objects) -> list[Comparison]:
     """The shards whose time of change, or whose entity tag, is not the one in the manifest.
 
     Args:
         folder: Folder of the dataset.
         manifest: Its manifest.
-        before: Folder that the links started from so far, as the manifest named it.
+        before: Folder that the links started from so far, as the manifest named it; None if they are not to change.
         objects: What object stores are read by.
 
     Raises:
@@ -111,18 +112,36 @@ def with_other_times(folder: Path, manifest: Manifest, before: str | None, objec
     places = shard_places(folder, manifest)
     for number, (state, shard) in enumerate(zip(file_states(places, objects), manifest.shards, strict=True)):
         if isinstance(state, Exception):
-            old = before or ""
-            raise unreadable(
-                places[number],
-                state,
-                ". It is in the dataset: if the shards were moved, add `--base DIR`, the folder that is now what "
-                f"{old if is_url(old) else os.path.normpath(folder / old)} was",
-            ) from state
+            hint = (
+                ""
+                if before is None
+                else (
+                    ". It is in the dataset: if the shards were moved, add `--base DIR`, the folder that is now what "
+                    f"{before if is_url(before) else os.path.normpath(Path(folder) / before)} was"
+                )
+            )
+            raise unreadable(places[number], state, hint) from state
         if shard.link is None or state.bytes != shard.bytes:
             raise _other_bytes(places[number])
         if (state.modified_ns, state.etag) != (shard.link.modified_ns, shard.link.etag):
             found.append(Comparison(number, places[number], shard))
     return found
+
+
+def require_unchanged(out: Location, manifest: Manifest, objects: Objects) -> None:
+    """Makes sure that the shards of a finished dataset are as they were when they were indexed.
+
+    Raises:
+        PackError: One is not, or cannot be looked at.
+    """
+    if not (others := with_other_times(out, manifest, None, objects)):
+        return
+    if isinstance(out, Url):
+        raise _other_bytes(others[0].place)
+    raise PackError(
+        f"{others[0].place} has another time of change than when it was indexed. `packtrain index --update "
+        f"{shlex.quote(os.fspath(out))}` compares its bytes, and takes the new time"
+    )
 
 
 def compare(task: Comparison, report: Callable[[int], None], objects: Objects) -> Compared:

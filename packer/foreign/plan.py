@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Final, Self
@@ -22,6 +22,8 @@ from packtrain._core.suggestions import did_you_mean
 from packtrain._core.typed import Form, OneOf
 from packtrain._storage.location import Location, read
 from packtrain._storage.remote.objects import Objects
+
+from ..plan import require_same_terms
 
 _IMAGES: Final = (
     *("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "pnm"),
@@ -94,6 +96,9 @@ class LabelRule:
         if not extension or (colon and not key):
             raise unexpected("label", text, "EXT or EXT:KEY, such as cls or json:class_id")
         return cls(extension.lower(), key or None)
+
+    def __str__(self) -> str:
+        return self.extension if self.key is None else f"{self.extension}:{self.key}"
 
 
 @dataclass(frozen=True)
@@ -191,6 +196,10 @@ class Rules:
             if mask not in names:
                 raise UsageError(f"`masks`: there is no field {mask!r}{did_you_mean(mask, names)}")
 
+    def has_labels(self, extensions: Container[str]) -> bool:
+        """Tell whether a dataset of shards with these extensions has labels."""
+        return self.labels and (self.label is not None or self.label_extension in extensions)
+
     def names(self, extensions: Iterable[str]) -> dict[str, str]:
         """Finds the field of each extension. Returns their names by extension, without that of the label.
 
@@ -266,6 +275,31 @@ class IndexPlan:
         """SHA-256 of plan.json, in hexadecimal digits."""
         return hashlib.sha256(self.dump()).hexdigest()
 
+    def require_same(self, asked: Rules, folder: Location) -> None:
+        """Compares the rules by which a finished dataset was indexed with those that are asked for.
+
+        They are the same if they mean the same for the extensions that are there, however they are given.
+
+        Args:
+            asked: The rules that are asked for.
+            folder: Where the dataset lies, for the message.
+
+        Raises:
+            UsageError: They do not fit the extensions that are there.
+            OutputConflict: They differ; the message says how.
+        """
+        there = dict.fromkeys(rule.extension for rule in self.rules.fields)
+        if self.rules.labels and (label := self.rules.label_extension) is not None:
+            there[label] = None
+        asked.require_used(there)
+        mine, theirs = _terms(self.rules, there), _terms(asked, there)
+        for extension in there:
+            # Arrays that do not fit together are bytes, too, and the plan does not say why a field is bytes.
+            kind = f"kind of .{extension}"
+            if (mine.get(kind), theirs.get(kind)) == ("bytes", "array"):
+                theirs[kind] = "bytes"
+        require_same_terms(mine, theirs, folder, "indexed")
+
     @classmethod
     def load(cls, folder: Location, objects: Objects | None = None) -> Self:
         """Reads and checks the plan in `folder`.
@@ -287,3 +321,14 @@ class IndexPlan:
         if body.get("made_by") != _INDEX:
             raise OutputConflict(f"{folder} holds a dataset that was packed: index into another folder")
         return parse_document(cls, body, path)
+
+
+def _terms(rules: Rules, extensions: Iterable[str]) -> dict[str, str | None]:
+    """The meaning of rules for these extensions, in words."""
+    known = list(extensions)
+    terms: dict[str, str | None] = {"mode": rules.mode, "label": "none"}
+    for extension, name in rules.names(known).items():
+        terms |= {f"field of .{extension}": name, f"kind of .{extension}": rules.kind(extension)}
+    if rules.has_labels(known):
+        terms["label"] = rules.label_extension if rules.label is None else str(rules.label)
+    return terms

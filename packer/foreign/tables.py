@@ -131,9 +131,8 @@ def settle(rules: Rules, scans: Iterable[Scan]) -> tuple[Rules, tuple[Field, ...
         own = [extension for extension in found if names.get(extension) == name]
         fields[name] = _field(name, [members for extension in own for members in found[extension]], rules.mode)
         settled |= {extension: FieldRule(name, extension, fields[name].kind) for extension in own}
-    labels = rules.labels and (rules.label is not None or rules.label_extension in found)
     ordered = tuple(sorted(fields.values(), key=lambda field: field.name != IMAGE))
-    return replace(rules, fields=tuple(settled.values()), masks=(), labels=labels), ordered
+    return replace(rules, fields=tuple(settled.values()), masks=(), labels=rules.has_labels(found)), ordered
 
 
 def _field(name: str, found: Sequence[Extension], mode: str) -> Field:

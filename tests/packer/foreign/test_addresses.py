@@ -204,9 +204,22 @@ def test_shards_and_index_have_to_be_found_from_one_place(
 
 def test_what_lies_at_an_address_is_left_alone(objects: FolderObjects, shards: list[Path]) -> None:
     index_shards(f"{SETS}/shards", f"{SETS}/out")
-    for taken in (f"{SETS}/out", SETS):
-        with pytest.raises(OutputConflict, match="is not empty"):
-            index_shards(f"{SETS}/shards", taken)
+    with pytest.raises(OutputConflict, match="is not empty"):
+        index_shards(f"{SETS}/shards", SETS)
+    with pytest.raises(OutputConflict, match="is not empty"):
+        index_shards(f"{SETS}/shards/train-000000.tar", f"{SETS}/out")
+
+
+def test_the_same_index_again_is_complete_unless_a_shard_has_changed(
+    objects: FolderObjects, shards: list[Path]
+) -> None:
+    index_shards(f"{SETS}/shards", f"{SETS}/out")
+    assert index_shards(f"{SETS}/shards", f"{SETS}/out").complete_before
+    with pytest.raises(OutputConflict, match=f"{SETS}/out was indexed by another plan .label: cls there, none asked"):
+        index_shards(f"{SETS}/shards", f"{SETS}/out", label="none")
+    os.utime(shards[1], ns=(0, 0))
+    with pytest.raises(PackError, match=f"{SETS}/shards/train-000001.tar has changed since it was indexed"):
+        index_shards(f"{SETS}/shards", f"{SETS}/out")
 
 
 @pytest.mark.parametrize("stopped", range(1, 24, 3))

@@ -461,7 +461,7 @@ def test_what_is_in_the_way_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     index_shards(shards, tmp_path / "out")
     with pytest.raises(OutputConflict, match="--update"):
-        index_shards(shards, tmp_path / "out")
+        index_shards([*shards, *write_shards(tmp_path / "others", 1)], tmp_path / "out")
     with pytest.raises(OutputConflict, match="Leave out --update"):
         index_shards(shards, tmp_path / "new", update=True)
     with pytest.raises(UsageError, match="leave out `fields`, `masks`, `label` and `mode`"):
