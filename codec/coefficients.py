@@ -1,4 +1,4 @@
-"""Coefficient records: the coefficients of a JPEG without Huffman codes (docs/format.md).
+"""Coefficient records: the coefficients of a JPEG without Huffman codes (docs/format-records.md).
 
 The C extension reads them. Whatever reads only JPEGs gets one with the same coefficients, and so the same pixels.
 """

@@ -1,6 +1,6 @@
 """The cut: a small JPEG for a rectangle of a larger one, made from its compressed bytes.
 
-A crop-ready record (docs/format.md) has restart markers and a table that says where they are. A restart interval, the
+A crop-ready record (docs/format-records.md) has restart markers and a table that says where they are. A restart interval, the
 data between two markers, can be decoded without the data before it. So a cut consists of the intervals that a rectangle
 touches, one after another, under a frame header with their size: an ordinary baseline JPEG that any decoder reads. The
 rest of the record is never read.
@@ -233,7 +233,7 @@ def _segments(data: bytes) -> Iterator[_Segment]:
 
 
 def _has_usual_segments(header: Sequence[_Segment], interval: int) -> bool:
-    """Return True for the segments that docs/format.md lists, which decoders read in the same way in a cut."""
+    """Return True for the segments that docs/format-records.md lists, which decoders read in the same way in a cut."""
     first, *others = (each.marker for each in header)
     restarts = [each.body for each in header if each.marker == _RESTART_INTERVAL]
     return (

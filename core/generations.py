@@ -12,7 +12,7 @@
 
 Shards are numbered in the order in which they were written, and samples, too. A generation is a range of both, so it
 says little about each shard, and everything else is in the shard's index. None of these files is ever rewritten, except
-for ``status.json``. ``docs/format.md`` has the details.
+for ``status.json``. ``docs/format-growing-caches.md`` has the details.
 """
 
 from __future__ import annotations

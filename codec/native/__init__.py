@@ -36,7 +36,7 @@ class Extension(Protocol):
         """Rewrites a JPEG, or a coefficient record, as a crop-ready record.
 
         The record is a baseline JPEG with restart markers, optimal Huffman tables and a table of restart intervals;
-        docs/format.md specifies it. Its quantised coefficients, and therefore its pixels, are those of `data`. EXIF and
+        docs/format-records.md specifies it. Its quantised coefficients, and therefore its pixels, are those of `data`. EXIF and
         ICC segments are kept; other application data and comments are dropped.
 
         Args:
@@ -52,7 +52,7 @@ class Extension(Protocol):
         """
 
     def coefficient_record(self, data: Buffer, /) -> bytes:
-        """Rewrites a JPEG as a coefficient record, which docs/format.md specifies.
+        """Rewrites a JPEG as a coefficient record, which docs/format-records.md specifies.
 
         Its quantised coefficients, and therefore its pixels, are those of `data`. EXIF and ICC segments are kept.
 

@@ -1,4 +1,5 @@
-/* Groups of blocks in a coefficient record: up to 16 blocks of one row of one component. docs/format.md specifies them.
+/* Groups of blocks in a coefficient record: up to 16 blocks of one row of one component.
+   docs/format-records.md specifies them.
    This is the only writer and the only reader of a group. */
 
 #ifndef PACKTRAIN_COEFFICIENT_GROUPS_H

@@ -1,5 +1,5 @@
 /* Coefficient records: the quantised coefficients of a JPEG in groups of blocks, each of which can be read alone.
-   docs/format.md specifies them. */
+   docs/format-records.md specifies them. */
 
 #ifndef PACKTRAIN_COEFFICIENT_RECORD_H
 #define PACKTRAIN_COEFFICIENT_RECORD_H

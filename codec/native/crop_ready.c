@@ -88,7 +88,7 @@ static bool is_whole_scan(const unsigned char *body, int64_t length, const unsig
     return memcmp(body + length - 3, "\0\x3f\0", 3) == 0;
 }
 
-/* Reads the copied header, which must consist of exactly the segments that docs/format.md lists. */
+/* Reads the copied header, which must consist of exactly the segments that docs/format-records.md lists. */
 static bool read_header(CropReady *record, const Table *table) {
     unsigned char segment[4];
     const unsigned char *frame = NULL;

@@ -1,4 +1,4 @@
-/* Crop-ready records: the only reader of their table of restart intervals. docs/format.md specifies them. */
+/* Crop-ready records: the only reader of their table of restart intervals. docs/format-records.md specifies them. */
 
 #ifndef PACKTRAIN_CROP_READY_H
 #define PACKTRAIN_CROP_READY_H

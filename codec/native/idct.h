@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 /* Turns a block of coefficients (in natural order) into eight rows of eight samples. `table` is the quantisation table
-   in natural order, `bands` says which bands of the block hold anything (docs/format.md). */
+   in natural order, `bands` says which bands of the block hold anything (docs/format-records.md). */
 AVX2 void idct_avx2(const int16_t *block, const int16_t *table, unsigned bands, unsigned char *out, ptrdiff_t stride);
 
 #endif

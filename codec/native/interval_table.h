@@ -1,4 +1,4 @@
-/* The segment in which a crop-ready record has its table of restart intervals. docs/format.md specifies it. */
+/* The segment in which a crop-ready record has its table of restart intervals. docs/format-records.md specifies it. */
 
 #ifndef PACKTRAIN_INTERVAL_TABLE_H
 #define PACKTRAIN_INTERVAL_TABLE_H

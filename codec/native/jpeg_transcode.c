@@ -1,5 +1,5 @@
 /* Makes a baseline JPEG with restart markers, and a table of them, of any JPEG with 8 bits and one or three components.
-   No coefficient changes, and so no pixel. docs/format.md specifies the result. */
+   No coefficient changes, and so no pixel. docs/format-records.md specifies the result. */
 
 #include "functions.h"
 

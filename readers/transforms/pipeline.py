@@ -65,7 +65,7 @@ class Pipeline:
         compose: The transform; without packtrain's transforms at its beginning, images are decoded whole.
         records: Decodes images.
         scaled: Let the decoder shrink JPEGs by 2, 4 or 8 if they are then resized to less than that. Much faster for
-            large photographs, with slightly different pixels (`docs/benchmarks.md` has figures).
+            large photographs, with slightly different pixels (`docs/benchmarks-loading.md` has figures).
         executors: Run the plans; empty for those that are the fastest for this transform.
     """
 

@@ -1,4 +1,4 @@
 """Staging: verified, shared, leased copies of datasets on fast storage of one machine.
 
-`docs/staging.md` describes the guarantees, and how the folders and locks are used.
+`docs/staging.md` describes the guarantees, and `docs/staging-operation.md` the folders and locks.
 """

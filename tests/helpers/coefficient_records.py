@@ -1,4 +1,4 @@
-"""A reader of coefficient records in plain Python, written from docs/format.md alone. Slow, but short."""
+"""A reader of coefficient records in plain Python, written from docs/format-records.md alone. Slow, but short."""
 
 from __future__ import annotations
 

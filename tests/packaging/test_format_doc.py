@@ -1,4 +1,4 @@
-"""docs/format.md and the code say the same."""
+"""The pages of the format and the code say the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._core.schema import Field, Schema, image_field
 from packtrain._packer.plan import Plan
 
-TEXT = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+TEXT = "\n".join(path.read_text() for path in sorted(DOCS.glob("format*.md")))
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -30,14 +31,14 @@ def test_the_specification_of_a_container_is_its_readers_docstring(name: str) ->
 
 
 def test_every_key_and_column_is_specified() -> None:
-    assert f"versions 1 and {VERSION}" in TEXT.splitlines()[0]
+    assert f"versions 1 and {VERSION}" in (DOCS / "format.md").read_text().splitlines()[0]
     for name in (field.name for cls in (Manifest, Plan, FieldInfo, Link) for field in fields(cls)):
         assert f"`{name}`" in TEXT, name
     for name, dtype in (ROW_COLUMNS | image_field(StoreOptions()).columns()).items():
         assert f"`{name}` " in TEXT and f"`{dtype}`" in TEXT, name
 
 
-CACHES = TEXT[TEXT.index("## Growing caches") : TEXT.index("## Containers")]
+CACHES = (DOCS / "format-growing-caches.md").read_text()
 
 
 def test_every_file_and_key_of_a_cache_is_specified() -> None:

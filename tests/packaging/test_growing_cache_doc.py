@@ -1,4 +1,4 @@
-"""What docs/growing-cache.md shows can be typed: its example runs, its commands parse, and it explains every state."""
+"""What the pages of the growing cache show can be typed: examples run, commands parse, every state is explained."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from packtrain._cli.fill_cmd import command
 from packtrain._growing.status import STATES
 from packtrain.reports import FillStatus
 
-TEXT = (Path(__file__).parents[2] / "docs/growing-cache.md").read_text()
+TEXT = "\n".join(path.read_text() for path in Path(__file__).parents[2].glob("docs/growing-cache*.md"))
 
 
 def blocks(language: str) -> list[str]:

@@ -57,7 +57,7 @@ def kept(segments: list[Segment]) -> list[tuple[int, bytes]]:
 
 
 def assert_crop_ready(record: bytes) -> None:
-    """The record has the form that docs/format.md specifies."""
+    """The record has the form that docs/format-records.md specifies."""
     parts = parsed(record)
     markers = [each.marker for each in parts.segments]
     assert sum(marker in (0xC0, 0xC1) for marker in markers) == 1

@@ -138,7 +138,7 @@ def test_so_are_views(dataset: PackedDataset) -> None:
 
 
 def test_named_fields_take_a_function(images: Path, tmp_path: Path) -> None:
-    """As docs/loading.md has it."""
+    """As docs/device.md has it."""
     out = packed(images, tmp_path / "out", "tar")
     named, mixup = open_dataset(out, RandomCrop(20), fields=("image", "label")), timms()
 

@@ -185,7 +185,7 @@ def test_the_documents_say_how_long_a_store_that_hangs_is_waited_for() -> None:
 
     silent = bucket._CLIENT["read_timeout"].removesuffix("s")  # type: ignore[union-attr]
     lasting = bucket._RETRIES["retry_timeout"].seconds
-    for name in ("streaming.md", "staging.md"):
+    for name in ("streaming.md", "object-stores.md"):
         text = (DOCS / name).read_text()
         assert f"gets no answer for {silent} seconds is broken off" in text
         assert f" {lasting} seconds" in text
