@@ -1,9 +1,9 @@
 """The cut: a small JPEG for a rectangle of a larger one, made from its compressed bytes.
 
-A crop-ready record (docs/format-records.md) has restart markers and a table that says where they are. A restart interval, the
-data between two markers, can be decoded without the data before it. So a cut consists of the intervals that a rectangle
-touches, one after another, under a frame header with their size: an ordinary baseline JPEG that any decoder reads. The
-rest of the record is never read.
+A crop-ready record (docs/format-records.md) has restart markers and a table that says where they are. A restart
+interval, the data between two markers, can be decoded without the data before it. So a cut consists of the intervals
+that a rectangle touches, one after another, under a frame header with their size: an ordinary baseline JPEG that any
+decoder reads. The rest of the record is never read.
 
 The C extension does the same in a tenth of the time; a test compares the two.
 """

@@ -36,8 +36,8 @@ class Extension(Protocol):
         """Rewrites a JPEG, or a coefficient record, as a crop-ready record.
 
         The record is a baseline JPEG with restart markers, optimal Huffman tables and a table of restart intervals;
-        docs/format-records.md specifies it. Its quantised coefficients, and therefore its pixels, are those of `data`. EXIF and
-        ICC segments are kept; other application data and comments are dropped.
+        docs/format-records.md specifies it. Its quantised coefficients, and therefore its pixels, are those of `data`.
+        EXIF and ICC segments are kept; other application data and comments are dropped.
 
         Args:
             data: The JPEG.

@@ -25,7 +25,7 @@ bool is_coefficient_record(const unsigned char *data, size_t size) {
     return size >= RECORD_HEADER && memcmp(data, RECORD_MAGIC, RECORD_MAGIC_BYTES) == 0;
 }
 
-/* Whether the metadata consists of the segments that docs/format-records.md lists. Any other one could begin another image, or
+/* Whether the metadata consists of segments that docs/format-records.md lists. Any other one could begin another image, or
    change how this one is decoded. What lies in a file may differ when it is read again: that a decoder takes the record
    for the image of `frame` has to be checked there. */
 static bool has_only_metadata(const unsigned char *data, size_t size, bool rgb) {
