@@ -1,45 +1,58 @@
 """Changes the product in small ways, one at a time, and says which changes no test notices.
 
-    .venv/bin/python tests/mutants.py --count 20 core storage/staging
+    .venv/bin/python tests/mutants.py --count 20 --among tests/core core storage/staging
     .venv/bin/python tests/mutants.py --only mutants.json --tests OTHER/tests
 
-A mutant is killed if a test fails. Tests of the same name as the module run first, then those of its folder, then those
-of its room, for a guard also those of all formats and of faults; the run ends with the first failure. A mutant that
-survives is a place to look at, not always a missing test: some changes mean the same.
+The tests run once under coverage, which says which of them reach which line, also in the processes that they start. A
+mutant is tried with those that reach it, and is killed by the first that fails. A mutant that survives is a place to
+look at, not always a missing test: some changes mean the same.
+
+Everything runs in copies of the working tree, which come before the installed package, so several at once. Each run is
+a fork of this process, which has imported what takes long.
 
 Let nothing else run meanwhile: a test that a busy machine makes fail looks like a killed mutant.
-
-Mutants run in copies of the working tree, which `PYTHONPATH` puts before the installed package, so several at once.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
+import itertools
 import json
 import os
 import random
 import shutil
+import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from queue import Queue
 from typing import Final
+
+import pytest
+from coverage import Coverage
+from coverage.numbits import numbits_to_nums
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 ROOMS: Final = ("core", "codec", "formats", "storage", "readers", "packer", "growing", "extras", "cli")
-SECONDS: Final = 300
-"""For which the tests of one mutant may run. One that takes longer hangs, which a test would notice as well."""
+IMPORTED: Final = ("numpy", "torch", "PIL.Image", "h5py", "lmdb", "hypothesis.strategies", "click")
+"""Imported once, before the forks. None of them imports packtrain."""
 
 # Calls without which a crash, a race or damage goes unnoticed: each of them is tried, not a sample.
 GUARDS: Final = frozenset(
-    ("fsync", "fsync_file", "fsync_folder", "flock", "lockf", "rename", "replace", "publish", "write_file")
-)
+    ("fsync", "fsync_file", "fsync_folder", "flock", "lockf", "rename", "replace", "link", "exchange", "publish")
+) | {"write_file"}
+CHECKSUMS: Final = ("crc", "checksum", "sha256", "digest")
+_WITHOUT: Final = ("-p", "no:cacheprovider", "-p", "no:xdist")
 _COMPARED: Final = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -65,6 +78,7 @@ class Mutant:
         end: Where it ends.
         text: What takes its place.
         guard: True if it removes one of the `GUARDS`, or a comparison of a checksum.
+        always: True outside functions, where every test that imports the module reaches it.
     """
 
     file: str
@@ -72,6 +86,7 @@ class Mutant:
     end: tuple[int, int]
     text: str
     guard: bool = False
+    always: bool = False
 
     def applied(self, source: bytes) -> bytes:
         """The module with the change."""
@@ -87,6 +102,8 @@ class Mutant:
 def mutants_of(file: str) -> Iterator[Mutant]:
     """All changes of a module that the rules below make."""
     tree = ast.parse((ROOT / file).read_bytes())
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Lambda)]
+    within = {id(node) for function in functions for node in ast.walk(function)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Raise | ast.JoinedStr | ast.arguments):
             continue
@@ -94,14 +111,14 @@ def mutants_of(file: str) -> Iterator[Mutant]:
             assert isinstance(node, ast.expr | ast.stmt)
             assert node.end_lineno is not None and node.end_col_offset is not None
             end = (node.end_lineno, node.end_col_offset)
-            yield Mutant(file, (node.lineno, node.col_offset), end, new, guard)
+            yield Mutant(file, (node.lineno, node.col_offset), end, new, guard, id(node) not in within)
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, bool]]:
     match node:
         case ast.Compare(left, [operator], [right]) if type(operator) in _COMPARED:
             new = ast.Compare(left, [_COMPARED[type(operator)]()], [right])
-            yield f"({ast.unparse(new)})", "crc" in ast.unparse(node) or "checksum" in ast.unparse(node)
+            yield f"({ast.unparse(new)})", any(word in ast.unparse(node) for word in CHECKSUMS)
         case ast.BoolOp(operator, values):
             yield (
                 f"({ast.unparse(ast.BoolOp(ast.Or() if isinstance(operator, ast.And) else ast.And(), values))})",
@@ -130,18 +147,7 @@ def chosen(rooms: Sequence[str], count: int, seed: int) -> list[Mutant]:
     return [each for each in found if each.guard] + random.Random(seed).sample(others, min(count, len(others)))
 
 
-def tests_for(mutant: Mutant, tests: Path) -> list[str]:
-    """The tests that know its module best, first."""
-    path = Path(mutant.file)
-    folder = tests / path.parent
-    named = sorted(tests.rglob(f"test_{path.stem.strip('_')}*.py"))
-    near = sorted(folder.glob("test_*.py")) if folder.is_dir() else []
-    room = [tests / path.parts[0]] if (tests / path.parts[0]).is_dir() else []
-    across = [each for name in ("contract", "faults") if mutant.guard and (each := tests / name).is_dir()]
-    return [str(each.relative_to(tests.parent)) for each in dict.fromkeys((*named, *near, *room, *across))]
-
-
-def tree(folder: Path, tests: Path) -> None:
+def tree(folder: Path, tests: Path) -> Path:
     """Copies what git knows of the working tree, with other tests, and makes it importable."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.split(b"\0")
     for name in filter(None, map(os.fsdecode, listed)):
@@ -157,33 +163,212 @@ def tree(folder: Path, tests: Path) -> None:
         (package / file.name).symlink_to(file)
     for room in ROOMS:
         (package / f"_{room}").symlink_to(folder / room)
+    return folder
 
 
-def run(mutant: Mutant, folder: Path) -> tuple[str, float]:
-    """How it ends, and the seconds that takes: ``"killed: TEST"``, ``"timeout"`` or ``"survived"``."""
-    path, began = folder / mutant.file, time.monotonic()
-    whole = path.read_bytes()
-    environment = {**os.environ, "PYTHONPATH": str(folder / "links"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header"]
-    path.write_bytes(mutant.applied(whole))
+@dataclass(frozen=True)
+class Run:
+    """Tests to run in a copy of the tree.
+
+    Attributes:
+        arguments: For pytest.
+        plugin: For pytest, too, made in the folder of the copy.
+        limit: The seconds after which it is ended.
+        tests: The number of tests, if it is known.
+        mutant: The change that is made for as long as it runs.
+    """
+
+    arguments: Sequence[str]
+    plugin: Callable[[Path], object]
+    limit: float
+    tests: int = 0
+    mutant: Mutant | None = None
+
+
+def ended(runs: Iterable[Run], folders: Sequence[Path]) -> Iterator[tuple[Run, int | None, str, float]]:
+    """Runs in each folder one after the other; yields how each ended (None: at its limit), its output, the seconds."""
+    free, going, left = list(folders), dict[int, tuple[Run, Path, bytes, float]](), iter(runs)
+    while True:
+        while free and (run := next(left, None)):
+            folder, whole = free.pop(), b""
+            if run.mutant:
+                path = folder / run.mutant.file
+                whole = path.read_bytes()
+                _written(path, run.mutant.applied(whole))
+            if not (child := os.fork()):
+                _child(run, folder)
+            going[child] = run, folder, whole, time.monotonic()
+        if not going:
+            return
+        for child, (run, folder, whole, began) in list(going.items()):
+            done, status = os.waitpid(child, os.WNOHANG)
+            seconds = time.monotonic() - began
+            if not done and seconds < run.limit:
+                continue
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGKILL)  # with what it has started
+            if not done:
+                os.waitpid(child, 0)
+            if run.mutant:
+                _written(folder / run.mutant.file, whole)
+            del going[child]
+            free.append(folder)
+            code = os.waitstatus_to_exitcode(status) if done else None
+            yield run, code, (folder / "output").read_text(errors="replace"), seconds
+        time.sleep(0.02)
+
+
+def _written(path: Path, source: bytes) -> None:
+    path.write_bytes(source)
+    # The time of a change counts in seconds there: a change of the same length could go unnoticed.
+    for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
+        compiled.unlink()
+
+
+def _child(run: Run, folder: Path) -> None:
+    """Runs pytest in a process group of its own, and ends this process."""
+    code = 3
     try:
-        done = subprocess.run(
-            [*command, *tests_for(mutant, folder / "tests")],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        return "timeout", time.monotonic() - began
+        os.setsid()
+        os.chdir(folder)
+        links = str(folder / "links")
+        sys.path.insert(0, links)
+        os.environ["PYTHONPATH"] = links
+        output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        for standard in (1, 2):
+            os.dup2(output, standard)
+        # What is imported before the fork has no rewritten assertions.
+        settings = ["-q", "--no-header", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+        code = int(pytest.main([*settings, *_WITHOUT, *run.arguments], plugins=[run.plugin(folder)]))
+    except BaseException:
+        traceback.print_exc()
     finally:
-        path.write_bytes(whole)
-    if done.returncode == 0:
-        return "survived", time.monotonic() - began
-    lines = done.stdout.splitlines()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+class Recorder:
+    """Runs tests under coverage, and notes how long each takes that passes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "coverage"
+        self._folder.mkdir(exist_ok=True)
+        settings = folder / "coverage.ini"
+        settings.write_text(
+            f"[run]\nsource_pkgs = packtrain\nparallel = true\ndata_file = {self._folder}/data\n"
+            "patch =\n    _exit\n    fork\n    subprocess\n"
+        )
+        self._coverage = Coverage(config_file=str(settings), messages=False)
+        self._coverage.start()
+        self._seconds: dict[str, float] = {}
+        self._failed: set[str] = set()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Names the test as the context of what runs now, here and in processes that are started meanwhile."""
+        self._coverage.config.context = item.nodeid
+        os.environ["COVERAGE_PROCESS_CONFIG"] = self._coverage.config.serialize()
+        self._coverage.switch_context(item.nodeid)
+        began = time.monotonic()
+        result = yield
+        self._seconds[item.nodeid] = round(time.monotonic() - began, 2)
+        return result
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.outcome != "passed":
+            self._failed.add(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        self._coverage.stop()
+        self._coverage.save()
+        seconds = {test: taken for test, taken in self._seconds.items() if test not in self._failed}
+        (self._folder / f"seconds-{os.getpid()}.json").write_text(json.dumps(seconds))
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Which tests reach which lines, and how long each takes."""
+
+    lines: dict[str, dict[str, list[int]]]
+    seconds: dict[str, float]
+
+    def tests(self, mutant: Mutant, budget: float) -> dict[str, float]:
+        """The tests that reach a mutant with their seconds, the fastest first, as many as the budget allows."""
+        wanted = set(range(mutant.start[0], mutant.end[0] + 1))
+        reaching = [
+            test
+            for test, lines in self.lines.get(mutant.file, {}).items()
+            if test in self.seconds and (mutant.always or wanted.intersection(lines))
+        ]
+        found, left = dict[str, float](), budget
+        for test in sorted(reaching, key=lambda test: (self.seconds[test], test)):
+            if (left := left - self.seconds[test]) < 0:
+                break
+            found[test] = self.seconds[test]
+        return found
+
+
+def recorded(tests: Sequence[str], arguments: Sequence[str], folders: Sequence[Path]) -> Reach:
+    """Runs the test modules under coverage, some at a time: one that crashes takes few others with it."""
+    within = folders[0]
+    named = [[within / name] if name.endswith(".py") else within.glob(f"{name}/**/test_*.py") for name in tests]
+    modules = sorted(set(itertools.chain.from_iterable(named)))
+    parts = [[str(each.relative_to(within)) for each in modules[first::40]] for first in range(40)]
+    runs = [Run([*part, *arguments], Recorder, 1800) for part in parts if part]
+    for number, (_, code, output, taken) in enumerate(ended(runs, folders), 1):
+        said = (output.splitlines() or ["no output"])[-1]
+        print(f"recorded {number}/{len(runs)} ({taken:.0f} s, exit {code}): {said}", flush=True)
+    lines: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    seconds: dict[str, float] = {}
+    for folder in folders:
+        for file in folder.glob("coverage/seconds-*.json"):
+            seconds |= json.loads(file.read_text())
+        for data in folder.glob("coverage/data.*"):
+            for path, context, numbits in _line_bits(data):
+                if (name := os.path.relpath(path, folder)) and context:
+                    lines[name][context.split("|")[0]] |= set(numbits_to_nums(numbits))
+    return Reach({name: {test: sorted(of) for test, of in tests.items()} for name, tests in lines.items()}, seconds)
+
+
+def _line_bits(data: Path) -> list[tuple[str, str, bytes]]:
+    query = """
+        SELECT path, context, numbits FROM line_bits
+        JOIN file ON file.id = file_id JOIN context ON context.id = context_id
+    """
+    try:
+        with sqlite3.connect(data) as database:
+            return database.execute(query).fetchall()
+    except sqlite3.Error:  # of a process that was killed
+        return []
+
+
+class Only:
+    """Runs some tests alone: those of the module first that is done first, and the fastest of a module first."""
+
+    def __init__(self, seconds: dict[str, float], _: Path) -> None:
+        self._seconds = seconds
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Iterator[None]:
+        """Comes after what chooses among the values of parameters."""
+        yield
+        kept = [item for item in items if item.nodeid in self._seconds]
+        modules = defaultdict[Path, float](float)
+        for item in kept:
+            modules[item.path] += self._seconds[item.nodeid]
+        items[:] = sorted(kept, key=lambda item: (modules[item.path], item.path, self._seconds[item.nodeid]))
+
+
+def verdict(code: int | None, output: str) -> str:
+    """``"killed: TEST"``, ``"timeout"`` or ``"survived"``."""
+    if code is None:
+        return "timeout"
+    if code in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
+        return "survived"
+    lines = output.splitlines()
     first = next((line for line in lines if line.startswith(("FAILED", "ERROR"))), (lines or ["no output"])[-1])
-    return f"killed: {first[:200]}", time.monotonic() - began
+    return f"killed: {first[:200]}"
 
 
 def main() -> None:
@@ -193,8 +378,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=Path, help="run the mutants of an earlier report, whatever became of them")
     parser.add_argument("--tests", type=Path, default=ROOT / "tests", help="the tests to run (default: those here)")
+    parser.add_argument("--among", nargs="+", default=["tests"], help="folders or files of tests (default: all)")
+    parser.add_argument("--reach", type=Path, help="a file for which test reaches what; recorded unless it is there")
+    parser.add_argument("--seconds", type=float, default=60, help="of tests that a mutant is tried with (default 60)")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--report", type=Path, default=Path("mutants.json"))
+    parser.add_argument("--complete", action="store_true", help="also the tests that `make test` leaves out")
     given = parser.parse_args()
     if given.only:
         listed = json.loads(given.only.read_text())
@@ -204,25 +393,36 @@ def main() -> None:
         ]
     else:
         mutants = chosen(given.rooms, given.count, given.seed)
+    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    for name in IMPORTED:
+        import_module(name)
+    complete = ["--complete"] if given.complete else []
     results: list[dict[str, object]] = []
-    with tempfile.TemporaryDirectory() as work, ThreadPoolExecutor(given.processes) as pool:
-        folders: Queue[Path] = Queue()
-        for number in range(given.processes):
-            folder = Path(work) / str(number)
-            tree(folder, given.tests.resolve())
-            folders.put(folder)
+    with tempfile.TemporaryDirectory() as work:
+        folders = [tree(Path(work) / str(number), given.tests.resolve()) for number in range(given.processes)]
+        if given.reach and given.reach.is_file():
+            reach = Reach(**json.loads(given.reach.read_text()))
+        else:
+            reach = recorded(given.among, complete, folders)
+            if given.reach:
+                given.reach.write_text(json.dumps(asdict(reach)))
 
-        def tried(mutant: Mutant) -> None:
-            folder = folders.get()
-            try:
-                result, seconds = run(mutant, folder)
-            finally:
-                folders.put(folder)
-            results.append({"mutant": asdict(mutant), "result": result, "seconds": round(seconds, 1)})
+        def tried(mutant: Mutant, result: str, seconds: float, tests: int) -> None:
+            results.append({"mutant": asdict(mutant), "result": result, "seconds": round(seconds, 1), "tests": tests})
             given.report.write_text(json.dumps(results, indent=1))
-            print(f"{len(results)}/{len(mutants)} {mutant}\n    {result} ({seconds:.0f} s)", flush=True)
+            print(f"{len(results)}/{len(mutants)} {mutant}\n    {result} ({tests} tests, {seconds:.0f} s)", flush=True)
 
-        list(pool.map(tried, mutants))
+        runs = []
+        for mutant in mutants:
+            if tests := reach.tests(mutant, given.seconds):
+                modules = sorted({test.partition("::")[0] for test in tests})
+                plugin, limit = partial(Only, tests), 60 + 3 * sum(tests.values())
+                runs.append(Run(["-x", *modules, *complete], plugin, limit, len(tests), mutant))
+            else:
+                tried(mutant, "survived", 0, 0)
+        for run, code, output, seconds in ended(runs, folders):
+            assert run.mutant is not None
+            tried(run.mutant, verdict(code, output), seconds, run.tests)
     survived = [each for each in results if each["result"] == "survived"]
     print(f"{len(mutants)} mutants, {len(mutants) - len(survived)} killed, {len(survived)} survived: {given.report}")
 
