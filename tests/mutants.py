@@ -31,9 +31,8 @@ import tempfile
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -172,14 +171,14 @@ class Run:
 
     Attributes:
         arguments: For pytest.
-        plugin: For pytest, too, made in the folder of the copy.
+        plugin: For pytest, too.
         limit: The seconds after which it is ended.
         tests: The number of tests, if it is known.
         mutant: The change that is made for as long as it runs.
     """
 
     arguments: Sequence[str]
-    plugin: Callable[[Path], object]
+    plugin: object
     limit: float
     tests: int = 0
     mutant: Mutant | None = None
@@ -239,7 +238,7 @@ def _child(run: Run, folder: Path) -> None:
             os.dup2(output, standard)
         # What is imported before the fork has no rewritten assertions.
         settings = ["-q", "--no-header", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
-        code = int(pytest.main([*settings, *_WITHOUT, *run.arguments], plugins=[run.plugin(folder)]))
+        code = int(pytest.main([*settings, *_WITHOUT, *run.arguments], plugins=[run.plugin]))
     except BaseException:
         traceback.print_exc()
     finally:
@@ -249,20 +248,29 @@ def _child(run: Run, folder: Path) -> None:
 
 
 class Recorder:
-    """Runs tests under coverage, and notes how long each takes that passes."""
+    """Runs tests under coverage, and notes how long each takes that passes.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder / "coverage"
-        self._folder.mkdir(exist_ok=True)
-        settings = folder / "coverage.ini"
+    Args:
+        work: The folder of all copies of the tree.
+        number: Of the run.
+    """
+
+    def __init__(self, work: Path, number: int) -> None:
+        self._work, self._folder = work, work / f"coverage {number}"
+        self._seconds: dict[str, float] = {}
+        self._failed: set[str] = set()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_load_initial_conftests(self) -> None:
+        """Begins before anything of packtrain is imported."""
+        self._folder.mkdir()
+        settings = self._folder / "settings"
         settings.write_text(
             f"[run]\nsource_pkgs = packtrain\nparallel = true\ndata_file = {self._folder}/data\n"
             "patch =\n    _exit\n    fork\n    subprocess\n"
         )
         self._coverage = Coverage(config_file=str(settings), messages=False)
         self._coverage.start()
-        self._seconds: dict[str, float] = {}
-        self._failed: set[str] = set()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -283,7 +291,34 @@ class Recorder:
         self._coverage.stop()
         self._coverage.save()
         seconds = {test: taken for test, taken in self._seconds.items() if test not in self._failed}
-        (self._folder / f"seconds-{os.getpid()}.json").write_text(json.dumps(seconds))
+        (self._folder / "seconds.json").write_text(json.dumps(seconds))
+
+    def add_to(self, reach: Reach) -> None:
+        """Adds what was recorded in another process."""
+        if (seconds := self._folder / "seconds.json").is_file():
+            reach.seconds.update(json.loads(seconds.read_text()))
+        found: dict[tuple[str, str], set[int]] = defaultdict(set)
+        for data in self._folder.glob("data.*"):
+            for path, context, numbits in _line_bits(data):
+                # Without the number of the copy.
+                name = os.path.relpath(path, self._work).partition("/")[2]
+                found[name, context.split("|")[0]] |= set(numbits_to_nums(numbits))
+        for (name, context), lines in found.items():
+            if context:
+                reach.lines.setdefault(name, {})[context] = sorted(lines)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _line_bits(data: Path) -> list[tuple[str, str, bytes]]:
+    query = """
+        SELECT path, context, numbits FROM line_bits
+        JOIN file ON file.id = file_id JOIN context ON context.id = context_id
+    """
+    try:
+        with sqlite3.connect(data) as database:
+            return database.execute(query).fetchall()
+    except sqlite3.Error:  # of a process that was killed
+        return []
 
 
 @dataclass(frozen=True)
@@ -292,6 +327,7 @@ class Reach:
 
     lines: dict[str, dict[str, list[int]]]
     seconds: dict[str, float]
+    modules: list[str]
 
     def tests(self, mutant: Mutant, budget: float) -> dict[str, float]:
         """The tests that reach a mutant with their seconds, the fastest first, as many as the budget allows."""
@@ -309,44 +345,27 @@ class Reach:
         return found
 
 
-def recorded(tests: Sequence[str], arguments: Sequence[str], folders: Sequence[Path]) -> Reach:
-    """Runs the test modules under coverage, some at a time: one that crashes takes few others with it."""
-    within = folders[0]
-    named = [[within / name] if name.endswith(".py") else within.glob(f"{name}/**/test_*.py") for name in tests]
-    modules = sorted(set(itertools.chain.from_iterable(named)))
-    parts = [[str(each.relative_to(within)) for each in modules[first::40]] for first in range(40)]
-    runs = [Run([*part, *arguments], Recorder, 1800) for part in parts if part]
-    for number, (_, code, output, taken) in enumerate(ended(runs, folders), 1):
+def record(reach: Reach, tests: Sequence[str], arguments: Sequence[str], work: Path, file: Path | None) -> None:
+    """Runs the test modules of which nothing is known yet, some at a time: one that crashes takes few with it."""
+    folders = sorted(work.iterdir())
+    named = [[folders[0] / each] if each.endswith(".py") else folders[0].glob(f"{each}/**/test_*.py") for each in tests]
+    modules = sorted({str(each.relative_to(folders[0])) for each in itertools.chain(*named)} - {*reach.modules})
+    parts = [part for first in range(40) if (part := modules[first::40])]
+    recorders = {part[0]: Recorder(work, number) for number, part in enumerate(parts)}
+    runs = [Run([*part, *arguments], recorders[part[0]], 1800) for part in parts]
+    for number, (run, code, output, taken) in enumerate(ended(runs, folders), 1):
+        recorders[run.arguments[0]].add_to(reach)
+        reach.modules.extend(each for each in run.arguments if each in modules)
+        if file:
+            file.write_text(json.dumps(asdict(reach)))
         said = (output.splitlines() or ["no output"])[-1]
         print(f"recorded {number}/{len(runs)} ({taken:.0f} s, exit {code}): {said}", flush=True)
-    lines: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-    seconds: dict[str, float] = {}
-    for folder in folders:
-        for file in folder.glob("coverage/seconds-*.json"):
-            seconds |= json.loads(file.read_text())
-        for data in folder.glob("coverage/data.*"):
-            for path, context, numbits in _line_bits(data):
-                if (name := os.path.relpath(path, folder)) and context:
-                    lines[name][context.split("|")[0]] |= set(numbits_to_nums(numbits))
-    return Reach({name: {test: sorted(of) for test, of in tests.items()} for name, tests in lines.items()}, seconds)
-
-
-def _line_bits(data: Path) -> list[tuple[str, str, bytes]]:
-    query = """
-        SELECT path, context, numbits FROM line_bits
-        JOIN file ON file.id = file_id JOIN context ON context.id = context_id
-    """
-    try:
-        with sqlite3.connect(data) as database:
-            return database.execute(query).fetchall()
-    except sqlite3.Error:  # of a process that was killed
-        return []
 
 
 class Only:
     """Runs some tests alone: those of the module first that is done first, and the fastest of a module first."""
 
-    def __init__(self, seconds: dict[str, float], _: Path) -> None:
+    def __init__(self, seconds: dict[str, float]) -> None:
         self._seconds = seconds
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -379,7 +398,9 @@ def main() -> None:
     parser.add_argument("--only", type=Path, help="run the mutants of an earlier report, whatever became of them")
     parser.add_argument("--tests", type=Path, default=ROOT / "tests", help="the tests to run (default: those here)")
     parser.add_argument("--among", nargs="+", default=["tests"], help="folders or files of tests (default: all)")
-    parser.add_argument("--reach", type=Path, help="a file for which test reaches what; recorded unless it is there")
+    parser.add_argument(
+        "--reach", type=Path, help="a file for which test reaches what; recorded as far as it is not there"
+    )
     parser.add_argument("--seconds", type=float, default=60, help="of tests that a mutant is tried with (default 60)")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--report", type=Path, default=Path("mutants.json"))
@@ -398,31 +419,31 @@ def main() -> None:
         import_module(name)
     complete = ["--complete"] if given.complete else []
     results: list[dict[str, object]] = []
-    with tempfile.TemporaryDirectory() as work:
-        folders = [tree(Path(work) / str(number), given.tests.resolve()) for number in range(given.processes)]
-        if given.reach and given.reach.is_file():
-            reach = Reach(**json.loads(given.reach.read_text()))
+    # Not with `TemporaryDirectory`, which any fork might remove.
+    work = Path(tempfile.mkdtemp())
+    folders = [tree(work / str(number), given.tests.resolve()) for number in range(given.processes)]
+    reach = Reach({}, {}, [])
+    if given.reach and given.reach.is_file():
+        reach = Reach(**json.loads(given.reach.read_text()))
+    record(reach, given.among, complete, work, given.reach)
+
+    def tried(mutant: Mutant, result: str, seconds: float, tests: int) -> None:
+        results.append({"mutant": asdict(mutant), "result": result, "seconds": round(seconds, 1), "tests": tests})
+        given.report.write_text(json.dumps(results, indent=1))
+        print(f"{len(results)}/{len(mutants)} {mutant}\n    {result} ({tests} tests, {seconds:.0f} s)", flush=True)
+
+    runs = []
+    for mutant in mutants:
+        if tests := reach.tests(mutant, given.seconds):
+            modules = sorted({test.partition("::")[0] for test in tests})
+            limit = 60 + 3 * sum(tests.values())
+            runs.append(Run(["-x", *modules, *complete], Only(tests), limit, len(tests), mutant))
         else:
-            reach = recorded(given.among, complete, folders)
-            if given.reach:
-                given.reach.write_text(json.dumps(asdict(reach)))
-
-        def tried(mutant: Mutant, result: str, seconds: float, tests: int) -> None:
-            results.append({"mutant": asdict(mutant), "result": result, "seconds": round(seconds, 1), "tests": tests})
-            given.report.write_text(json.dumps(results, indent=1))
-            print(f"{len(results)}/{len(mutants)} {mutant}\n    {result} ({tests} tests, {seconds:.0f} s)", flush=True)
-
-        runs = []
-        for mutant in mutants:
-            if tests := reach.tests(mutant, given.seconds):
-                modules = sorted({test.partition("::")[0] for test in tests})
-                plugin, limit = partial(Only, tests), 60 + 3 * sum(tests.values())
-                runs.append(Run(["-x", *modules, *complete], plugin, limit, len(tests), mutant))
-            else:
-                tried(mutant, "survived", 0, 0)
-        for run, code, output, seconds in ended(runs, folders):
-            assert run.mutant is not None
-            tried(run.mutant, verdict(code, output), seconds, run.tests)
+            tried(mutant, "survived", 0, 0)
+    for run, code, output, seconds in ended(runs, folders):
+        assert run.mutant is not None
+        tried(run.mutant, verdict(code, output), seconds, run.tests)
+    shutil.rmtree(work)
     survived = [each for each in results if each["result"] == "survived"]
     print(f"{len(mutants)} mutants, {len(mutants) - len(survived)} killed, {len(survived)} survived: {given.report}")
 
