@@ -12,7 +12,7 @@ from packtrain._core.manifest import MANIFEST, PLAN
 
 from ..foreign.headers import BLOCK, BadArchive, check_sum, compression
 from .folder import IMAGE_SUFFIXES
-from .suggestions import Remedy, utf_16
+from .suggestions import utf_16
 
 HEAD_BYTES: Final = 4096
 """Number of bytes of a file that `refuse_other_file` has to see."""
@@ -20,7 +20,6 @@ _IMAGES: Final = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b
 _LMDB: Final = b"\xde\xc0\xef\xbe"
 _LINES: Final = "write a line with path and label for each image"
 _PICKLES: Final = (b"\2", b"\3", b"\4", b"\5")
-_UNPACKERS: Final = {"gzip": "gunzip", "bzip2": "bunzip2", "xz": "unxz", "zstd": "unzstd"}
 _EXPORT: Final = "write its images to files, and a line with path and label for each"
 _PARQUET: Final = b"PAR1"
 _UNPACK: Final = "index --unpack DIR"
@@ -39,10 +38,6 @@ def refuse_other_file(source: Path, head: bytes) -> None:
     Raises:
         ListError: It is something else; the message says what to type.
     """
-    packed = compression(head)
-    if packed in _UNPACKERS and not source.name.lower().endswith(_TARS):
-        remedy = Remedy(f"{source} is compressed with {packed}", _UNPACKERS[packed])
-        raise ListError(remedy.text(source, b"", source.parent, whole=False))
     if found := _what(source, head):
         what, instead = found
         raise ListError(f"{source} is {what}, not a list: {instead}")
