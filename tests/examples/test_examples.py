@@ -1,4 +1,4 @@
-"""The examples do what their READMEs say: the LeNet learns, the demo runs, the code in the documents works."""
+"""The examples do what their READMEs say: the LeNet learns, the demo runs, options and verbs are those that exist."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -17,18 +18,13 @@ import demo_images
 import numpy as np
 import pytest
 import torch
-from helpers.support import image_set, picture, require_module, tree
+from helpers.support import image_set, picture, tree
 from lenet.train import CROP, TrainOptions, TrainResult, count_classes, lenet, train
 from PIL import Image
 from resnet_ddp.train import TrainOptions as ResNetOptions
 
 from packtrain import PackedDataset, PackOptions, open_dataset, pack
-from packtrain._cli.fill_cmd import command as fill_command
-from packtrain._cli.info_cmd import command as info_command
-from packtrain._cli.pack_cmd import command as pack_command
-from packtrain._cli.stage_cmd import command as stage_command
-from packtrain._cli.tune_cmd import command as tune_command
-from packtrain._cli.verify_cmd import command as verify_command
+from packtrain._cli.main import COMMANDS
 from packtrain._core.options import LabelSpec
 from packtrain.errors import UsageError
 
@@ -260,39 +256,7 @@ def test_without_photographs_the_demo_says_where_to_get_them(monkeypatch: pytest
 
 
 README = ROOT / "README.md"
-TRANSFORMS = ROOT / "docs/transforms.md"
-FRAMEWORKS = ROOT / "docs/frameworks.md"
-LENET_README = ROOT / "examples/lenet/README.md"
-WITH_TORCHVISION = "from helpers.support import import_torchvision\nimport_torchvision()\n"
 RESNET_README = ROOT / "examples/resnet_ddp/README.md"
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        pytest.param(README, id="README"),
-        pytest.param(TRANSFORMS, id="transforms"),
-        pytest.param(LENET_README, id="lenet"),
-        pytest.param(FRAMEWORKS, id="frameworks"),
-    ],
-)
-def test_the_code_in_the_documents_runs(document: Path, tmp_path: Path, images: Path) -> None:
-    for name in ("lightning", "accelerate") if document == FRAMEWORKS else ():
-        require_module(name)
-    pack(images, tmp_path / "out")
-    blocks = re.findall(r"^```python\n(.*?)^```", document.read_text(), re.DOTALL | re.MULTILINE)
-    assert blocks
-    folder, first = {
-        LENET_README: ("examples", ""),
-        # Lightning imports torchvision.
-        FRAMEWORKS: ("tests", WITH_TORCHVISION),
-        TRANSFORMS: ("tests", WITH_TORCHVISION),
-    }.get(document, ("", ""))
-    path = f"import sys\nsys.path.append({str(ROOT / folder)!r})\n" if folder else ""
-    for block in blocks:
-        (tmp_path / "script.py").write_text(path + first + block)
-        done = run("script.py", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
 
 
 def test_the_verbs_in_the_documents_are_in_the_makefile() -> None:
@@ -314,6 +278,11 @@ def options_of(*commands: click.Command) -> set[str]:
     }
 
 
+def parts_of(command: click.Command) -> list[click.Command]:
+    """The commands of a group."""
+    return list(command.commands.values()) if isinstance(command, click.Group) else []
+
+
 def options_in(document: Path) -> set[str]:
     """The options that code spans and code blocks of a document name."""
     spans = re.findall(r"`([^`\n]*packtrain [^`\n]*|--[^`\n]*)`|^(packtrain .*)$", document.read_text(), re.MULTILINE)
@@ -321,10 +290,13 @@ def options_in(document: Path) -> set[str]:
 
 
 def test_the_options_in_the_documents_are_those_of_the_commands() -> None:
-    assert options_in(ROOT / "docs/packing.md") == options_of(pack_command, verify_command)
-    assert options_in(ROOT / "docs/tuning.md") == options_of(tune_command)
-    every = options_of(pack_command, verify_command, info_command, tune_command, stage_command, fill_command)
-    assert {"--store"} <= options_in(README) <= every
+    commands = {name: import_module(f"packtrain._cli.{name}_cmd").command for name in COMMANDS}
+    every = options_of(*(part for command in commands.values() for part in (command, *parts_of(command))))
+    documents = {path.stem: options_in(path) for path in [README, *(ROOT / "docs").glob("*.md")]}
+    packing = set.union(*(documents[name] for name in ("packing", "lists", "store-modes", "many-machines")))
+    assert options_of(commands["pack"], commands["verify"]) <= packing | documents["object-stores"] <= every
+    assert documents["tuning"] == options_of(commands["tune"])
+    assert {"--store"} <= documents["README"] <= every
 
 
 def test_the_options_of_the_resnet_are_those_of_the_script() -> None:

@@ -41,7 +41,7 @@ def test_pixels_of_no_class_are_not_counted() -> None:
 
 @pytest.mark.complete
 def test_the_commands_of_the_readme_train_a_network(tmp_path: Path) -> None:
-    (commands,) = re.findall(r"^```\n(python .*?)^```", (FOLDER / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    (commands,) = re.findall(r"^```sh\n(python .*?)^```", (FOLDER / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     for command in commands.splitlines()[:2]:
         program, *words = shlex.split(command)
         script = [str(FOLDER.parents[1] / words[0]), "--count=160"] if program == "python" else ["-m", "packtrain"]

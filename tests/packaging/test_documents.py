@@ -9,25 +9,8 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 import pytest
+from helpers.documents import DOCUMENTS, FOLDERS, ROOT
 
-ROOT = Path(__file__).parents[2]
-FOLDERS = (
-    "api",
-    "benchmarks",
-    "cli",
-    "codec",
-    "core",
-    "docs",
-    "examples",
-    "extras",
-    "formats",
-    "growing",
-    "packer",
-    "readers",
-    "storage",
-    "tests",
-)
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))])
 NAMES = [path.relative_to(ROOT).as_posix() for path in DOCUMENTS]
 
 # What somebody who follows the document makes.
@@ -137,6 +120,11 @@ def test_the_files_a_document_names_are_in_the_repository(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_each_sentence_has_a_line_of_its_own(name: str) -> None:
     assert not list(crowded((ROOT / name).read_text()))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("docs/")])
+def test_a_page_can_be_read_in_one_sitting(name: str) -> None:
+    assert len((ROOT / name).read_text().split()) <= 2500
 
 
 def test_the_index_of_documents_is_complete() -> None:

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import re
-import shlex
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from helpers.documents import blocks, run
 from helpers.support import encoded, picture
 from PIL import Image
 
-TEXT = (Path(__file__).parents[2] / "docs/fields.md").read_text()
+DOCUMENT = Path(__file__).parents[2] / "docs/fields.md"
 COPIES = 8
 """How often the samples of the document's list are repeated, so that there is a batch of them."""
 
 
-def blocks(language: str) -> list[str]:
-    """The code blocks of the document that are marked with a language."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
-    return [text for marked, text in found if marked == language]
-
-
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The list of the document with the files that it names, and what its commands make of it."""
+def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """What its programs define: run on its list, with the files that it names, behind its commands."""
     folder = tmp_path_factory.mktemp("fields")
-    (table,) = (block for block in blocks("") if block.startswith("path,"))
+    (table,) = (block.text for block in blocks(DOCUMENT.read_text()) if block.text.startswith("path,"))
     head, *rows = table.splitlines()
     (folder / "train.csv").write_text("\n".join([head, *rows * COPIES]) + "\n")
     for name in ("images", "masks"):
@@ -38,26 +30,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(len(rows)):
         (folder / f"images/{number}.jpg").write_bytes(encoded(picture(number, 160, 120)))
         Image.fromarray(np.full((120, 160), number, np.uint8)).save(folder / f"masks/{number}.png")
-    commands = [line for block in blocks("") for line in block.splitlines() if line.startswith("packtrain ")]
-    assert len(commands) == 2
-    for command in commands:
-        words = [sys.executable, "-m", *shlex.split(command)]
-        done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
-        assert done.returncode == 0 and "refused" not in done.stderr, done.stderr
-    return folder
-
-
-@pytest.fixture
-def names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the programs of the document define, run one after the other."""
-    monkeypatch.chdir(folder)
-    found: dict[str, Any] = {}
-    for block in blocks("python"):
-        exec(compile(block, "docs/fields.md", "exec"), found)
-    return found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        outcome = run(DOCUMENT, folder)
+        assert len(outcome.printed) == 2
+        yield outcome.names
 
 
 def test_its_programs_run(names: dict[str, Any]) -> None:
+    assert len(names["dataset"]) == 3 * COPIES  # none of them was refused
     batch = names["batch"]
     assert batch._fields == ("image", "mask", "caption", "boxes", "row", "present")
     assert batch.image.shape == (8, 3, 224, 224) and batch.image.dtype == torch.uint8

@@ -4,46 +4,33 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 
 import click
 import pytest
+from helpers.documents import run
 
 from packtrain._cli.fill_cmd import command
 from packtrain._growing.status import STATES
 from packtrain.reports import FillStatus
 
-TEXT = "\n".join(path.read_text() for path in Path(__file__).parents[2].glob("docs/growing-cache*.md"))
-
-
-def blocks(language: str) -> list[str]:
-    """The code blocks of the document that are marked with a language."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
-    return [text for marked, text in found if marked == language]
+DOCUMENT = Path(__file__).parents[2] / "docs/growing-cache.md"
+TEXT = "\n".join(path.read_text() for path in DOCUMENT.parent.glob("growing-cache*.md"))
 
 
 @pytest.mark.complete
-def test_its_example_runs(tmp_path: Path, memory_path: Path) -> None:
-    for block in blocks("python"):
-        name = block.split()[1]
-        assert name in ("sampler.py", "train.py")
-        # Less than half a terabyte will do.
-        small = block.replace('"/nvme/cache", budget="500GiB"', f'"{memory_path}/cache", budget="8MiB"')
-        (tmp_path / name).write_text(small)
-    done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    epochs = [list(map(int, line.split())) for line in done.stdout.splitlines()]
+def test_its_example_runs(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(memory_path)
+    (memory_path / "nvme").mkdir()
+    (printed,) = run(DOCUMENT, memory_path).printed
+    epochs = [list(map(int, line.split())) for line in printed.splitlines()]
     assert [epoch for epoch, _ in epochs] == [0, 1, 2]
     # As of the last status, which is written once a second.
     assert 0 <= epochs[0][1] <= epochs[1][1] <= epochs[2][1] != 0
 
 
-@pytest.mark.parametrize(
-    "line", [line for block in blocks("") for line in block.splitlines() if line.startswith("packtrain fill")]
-)
+@pytest.mark.parametrize("line", re.findall(r"^packtrain fill.*$", TEXT, re.MULTILINE))
 def test_its_commands_can_be_parsed(line: str) -> None:
     context = command.make_context("fill", shlex.split(line)[2:])
     assert isinstance(context, click.Context)
