@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from packtrain._core.errors import OutputConflict
-from packtrain._core.files import fsync_folder, is_temporary, locked, make_folder, temporary_path, write_file
+from packtrain._core.files import fsync_folder, is_temporary, locked, make_folder, temporary_path, write_all, write_file
 from packtrain._core.index import ROW_COLUMNS, IndexWriter
 from packtrain._core.locks import Lock
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, ColumnInfo, FieldInfo, Manifest
@@ -160,13 +160,14 @@ def building(folder: Path | Url, plan: bytes) -> Iterator[Path]:
             yield Path(name)
         return
     make_folder(folder.parent)
-    _remove_abandoned(folder)
+    remove_abandoned(folder)
     temporary = temporary_path(folder)
     temporary.mkdir()
     try:
-        write_file(temporary / PLAN, [plan])
-        # As long as the plan is locked, nobody takes the folder for abandoned.
-        with locked(temporary / PLAN):
+        # As long as the plan is locked, nobody takes the folder for abandoned: so it is there before its content.
+        with open(temporary / PLAN, "xb", buffering=0) as file, locked(temporary / PLAN):
+            write_all(file.fileno(), [plan])
+            os.fsync(file.fileno())
             yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -218,17 +219,14 @@ def only_writer(path: Path, *, shared: bool = False) -> Iterator[None]:
         yield
 
 
-def _remove_abandoned(folder: Path) -> None:
-    """Removes what indexers left that were killed."""
+def remove_abandoned(folder: Path) -> None:
+    """Removes what indexers left beside `folder` that were killed."""
     for path in folder.parent.glob(f".{folder.name}.tmp-*"):
-        with suppress(OSError):
-            if not os.listdir(path):
-                path.rmdir()
-            else:
-                # Where there are no locks, nobody can tell.
-                lock = path / PLAN
-                with Lock(lock if lock.exists() else path / PARTS / LOCK, wait=False, flags=os.O_RDWR):
-                    shutil.rmtree(path)
+        # Without either it was being removed.
+        lock = next(filter(Path.exists, (path / PLAN, path / PARTS / LOCK)), None)
+        # Where there are no locks, nobody can tell.
+        with suppress(OSError), nullcontext() if lock is None else Lock(lock, wait=False, flags=os.O_RDWR):
+            shutil.rmtree(path)
 
 
 def upload(folder: Path, url: Url, objects: Objects) -> None:

@@ -32,7 +32,7 @@ from ..engine import run_tasks
 from ..notes import PARTS
 from ..options import reject_limit
 from ..parts import Part
-from ..publishing import NO_GAPS, building, collecting, not_empty, only_writer, publish, write_dataset
+from ..publishing import NO_GAPS, building, collecting, not_empty, only_writer, publish, remove_abandoned, write_dataset
 from . import links, tables
 from .headers import shown
 from .plan import IndexPlan, Rules
@@ -192,7 +192,8 @@ def index_shards(
     function("on_progress", on_progress)
     workers = whole("workers", workers, 1)
     part = Part.of(part)
-    out = real(place_of("out", out))
+    named = place_of("out", out)
+    out = real(named)
     sources = [shards] if isinstance(shards, str | os.PathLike) else list(shards)
     if base is not None and not update:
         raise UsageError("`base` says where the shards of an indexed dataset are now: add `update`")
@@ -202,16 +203,11 @@ def index_shards(
         if unpack is not None:
             places = unpacked_shards(places, path_of("unpack", unpack), workers=workers, part=part)
         if update:
-            return _update(run, places, out, rules, base)
-        with _output_errors(out):
-            manifest = _manifest_at(out, objects)
-            if manifest is not None and links.shard_places(out, manifest) == places:
-                # All parts were merged meanwhile, perhaps.
-                IndexPlan.load(out, objects).require_same(rules, out)
-                links.require_unchanged(out, manifest, objects)
-                return replace(_complete(out, manifest, objects), part=None if part is None else str(part))
-            _require_free(out, objects)
-            return run.index(places, out, rules)
+            report = _update(run, places, out, rules, base)
+        else:
+            with _output_errors(out):
+                report = run.again(places, out, rules) or run.index(places, out, rules)
+        return replace(report, dataset=named)
 
 
 def merge_scans(out: Location, max_rejects: str | int) -> IndexReport | None:
@@ -229,7 +225,7 @@ def merge_scans(out: Location, max_rejects: str | int) -> IndexReport | None:
         OutputConflict: Somebody works there without parts.
         TooManyRejects: More samples were refused than allowed.
     """
-    out = real(out)
+    named, out = out, real(out)
     with closing(object_store()) as objects, _output_errors(out):
         if (listed := ShardList.load(out, objects)) is not None:
             run = _Run(1, max_rejects, None, None, objects)
@@ -237,7 +233,7 @@ def merge_scans(out: Location, max_rejects: str | int) -> IndexReport | None:
                 with listed.working(out, objects, shared=True) as notes:
                     if listed.before or _manifest_at(out, objects) is None:
                         report = run.publish(out, listed, notes, notes.all_scans())
-                        return replace(report, resumed=report.indexed)
+                        return replace(report, dataset=named, resumed=report.indexed)
                     # Another merge was faster, and then a part began again, or was stopped before the notes were gone.
                     notes.remove()
             except (PacktrainError, OSError):
@@ -245,7 +241,7 @@ def merge_scans(out: Location, max_rejects: str | int) -> IndexReport | None:
                 if _manifest_at(out, objects) is None or ShardList.load(out, objects) is not None:
                     raise
         manifest = _manifest_at(out, objects)
-        return None if manifest is None else _complete(out, manifest, objects)
+        return None if manifest is None else replace(_complete(out, manifest, objects), dataset=named)
 
 
 @contextmanager
@@ -306,6 +302,17 @@ class _Run:
                 part=str(self.part),
                 missing=len(notes.lacking()),
             )
+
+    def again(self, places: Sequence[Location], out: Location, rules: Rules) -> IndexReport | None:
+        """Reports on the dataset in `out`, if it is there and is what would be made; returns None if `out` is free."""
+        manifest = _manifest_at(out, self.objects)
+        if manifest is None or links.shard_places(out, manifest) != places:
+            _require_free(out, self.objects)
+            return None
+        # All parts were merged meanwhile, perhaps.
+        IndexPlan.load(out, self.objects).require_same(rules, out)
+        links.require_unchanged(out, manifest, self.objects)
+        return replace(_complete(out, manifest, self.objects), part=None if self.part is None else str(self.part))
 
     def _scan(
         self, notes: ScanNotes, places: Sequence[Location], rules: Rules, numbers: Sequence[int]
@@ -383,6 +390,7 @@ class _Run:
         if new := [place for place in places if real(place) not in there]:
             report = self.index(new, folder, plan.rules, len(manifest.shards))
         else:
+            remove_abandoned(folder)
             report = _report(folder, manifest, plan, [])
         return replace(report, compared=len(compared))
 
@@ -448,6 +456,8 @@ def _manifest_at(out: Location, objects: Objects) -> Manifest | None:
 
 def _complete(out: Location, manifest: Manifest, objects: Objects) -> IndexReport:
     """The report on a dataset that is finished already."""
+    if isinstance(out, Path):
+        remove_abandoned(out)
     return replace(_report(out, manifest, IndexPlan.load(out, objects), []), complete_before=True)
 
 

@@ -161,7 +161,7 @@ def is_local(entry: Folder, file: SourceFile) -> bool:
 
 def _link_missing(entry: Folder, source: SourceDataset, origin: Origin) -> None:
     """Links every file that is not local to the origin. Readers can open every file at any moment."""
-    _remove_temporaries(entry)
+    delete_temporaries(entry)
     for file in source.files:
         found, target = entry.link_target(file.name), origin.at(file)
         if isinstance(target, Path) and ((found is not None and found != target) or entry.status(file.name) is None):
@@ -185,7 +185,7 @@ def _data_folder(folder: Folder, files: Sequence[SourceFile]) -> Folder:
     return data
 
 
-def _remove_temporaries(entry: Folder) -> None:
+def delete_temporaries(entry: Folder) -> None:
     """Removes what a killed process left of a link or a document that it was writing."""
     for name in entry.names():
         if is_temporary(Path(name)):

@@ -14,7 +14,7 @@ from packtrain._core.sizes import size
 from ..location import Location, shard_place
 from ..remote.objects import Objects
 from ..remote.urls import Url
-from ..staging.copying import wait_for_build_lock
+from ..staging.copying import delete_temporaries, wait_for_build_lock
 from ..staging.documents import (
     BLOCK,
     RESERVATION,
@@ -188,7 +188,10 @@ def _build(root: Root, key: str, source: SourceDataset, url: Url) -> Folder:
 
 def _furnish(copy: Folder, source: SourceDataset) -> Folder:
     """Copies what every reader needs. Returns the folder of the dataset, which is this process's alone."""
-    dataset = copy.own_folder(_DATA).own_folder(STREAMED)
+    data = copy.own_folder(_DATA)
+    dataset = data.own_folder(STREAMED)
+    for folder in (data, dataset):
+        delete_temporaries(folder)
     dataset.write(PLAN, source.origin.plan(source.manifest))
     with Journal(copy) as journal:
         copy_files(source.origin, dataset, source.shared, journal)

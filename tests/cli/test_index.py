@@ -45,6 +45,20 @@ def test_shards_may_lie_in_a_store(run: Run, tmp_path: Path, monkeypatch: pytest
     assert run("index", f"@{BUCKET}/list", tmp_path / "other").err == f"error: {BUCKET}/list is not there\n"
 
 
+def test_a_dataset_is_called_as_it_was_typed(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_shards(tmp_path / "shards", 2)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    monkeypatch.chdir(tmp_path)
+    for out in ("out", "link/out"):
+        assert run("index", "shards", out, "--part", "1/1").out.startswith(f"{out}: 8 samples in 2 shard(s)")
+        for _ in range(2):
+            assert run("merge", out).out.startswith(f"{out}: ")
+        assert run("index", "shards", out).out.startswith(f"{out}: complete: 8 samples")
+        assert run("index", "shards", out, "--update", "--json").json["dataset"] == out
+    assert (tmp_path / "real/out/manifest.json").exists()
+
+
 def test_parts_are_indexed_and_merged(run: Run, tmp_path: Path) -> None:
     write_shards(tmp_path / "shards", 3)
     out = tmp_path / "out"

@@ -81,11 +81,11 @@ def test_killed_anywhere_and_run_again_gives_the_same_bytes(
         if (out / "manifest.json").exists():
             assert not verify(out).problems
         before = notes(out)
-        if update or not (out / "manifest.json").exists():
-            report = index_shards(shards, out, update=update)
-            assert report.resumed == (len(before) if report.indexed else 0)
+        report = index_shards(shards, out, update=update)
+        assert report.resumed == (len(before) if report.indexed else 0)
         assert tree(out) == expected
         assert not notes(out)
+        assert os.listdir(folder) == ["out"]
 
 
 def test_parts_in_processes_give_the_same_bytes_as_one_run(shards: list[Path], tmp_path: Path) -> None:
