@@ -87,6 +87,10 @@ def describe_status(status: PackStatus) -> Iterator[str]:
     if status.done == status.shards:
         yield f"to finish it: packtrain merge {out}"
     if status.array:
-        yield f"to do what is failed or missing in Slurm: --array={status.array} with --part {status.part}"
+        yield f"to do what is failed or missing: {_again(status.array, status.part)}"
     if status.array_under_way:
-        yield f"if what is under way has died: --array={status.array_under_way} with --part {status.part}"
+        yield f"if what is under way has died: {_again(status.array_under_way, status.part)}"
+
+
+def _again(array: str, part: str) -> str:
+    return f"run the same command again; in Slurm, --array={array} with --part {part}"

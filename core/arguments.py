@@ -163,9 +163,9 @@ def refuse_unknown(
 
 
 def checks_names(**options: type) -> Callable[[F], F]:
-    """Makes a public function or class refuse unknown keyword arguments with a guess what was meant.
+    """Makes a public function or class refuse unknown arguments: of names with a guess what was meant, or too many.
 
-    Python's own error is a ``TypeError`` without one. The signature, the docstring and the types stay as they are.
+    Python's own error is a ``TypeError`` without either. The signature, the docstring and the types stay as they are.
 
     Args:
         options: For each argument that takes an object with further options, the class of that object.
@@ -177,10 +177,14 @@ def checks_names(**options: type) -> Callable[[F], F]:
         # All but `self`.
         first, code = int(call is not made), call.__code__
         known = code.co_varnames[first : code.co_argcount + code.co_kwonlyargcount]
+        unnamed = known[: code.co_argcount - first]
 
         @functools.wraps(call)
         def checked(*arguments: Any, **named: Any) -> Any:
             refuse_unknown(made.__name__, [name for name in named if name not in known], known, options)
+            if (given := len(arguments) - first) > len(unnamed):
+                most = f"at most {len(unnamed)} argument(s) without a name ({', '.join(unnamed)})"
+                raise UsageError(f"{made.__name__} takes {most}, and {given} are given")
             return call(*arguments, **named)
 
         if call is made:

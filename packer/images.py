@@ -153,16 +153,22 @@ def _kept(data: bytes, options: StoreOptions) -> StoredImage:
     if not options.store_mode.transcodes:
         return StoredImage(data, header, size, tuple(remarks))
     if header.extension != "jpg":
-        return StoredImage(data, header, size, (*remarks, f"not {options.store}: not a JPEG ({header.extension})"))
+        return StoredImage(data, header, size, (*remarks, _unlike(options, f"not a JPEG ({header.extension})")))
     record, reason = transcoded(data, options.store_mode)
     if record is not None and options.check and not _is_same(record, data, options.store_mode):
         record, reason = None, "transcoding would change its pixels"
     if record is None:
         # The file may have brought a table of restart intervals along, which says nothing of what libjpeg reads.
-        return StoredImage(without_table(data), header, size, (*remarks, f"not {options.store}: {reason}"))
+        return StoredImage(without_table(data), header, size, (*remarks, _unlike(options, reason)))
     if options.store_mode.has_coefficients:
         header = header._replace(extension=EXTENSION)
     return StoredImage(record, header, size, tuple(remarks))
+
+
+def _unlike(options: StoreOptions, reason: str) -> str:
+    """The remark about a record that is not what the store mode makes of JPEGs."""
+    what = "not stored as coefficients" if options.store_mode.has_coefficients else "not crop-ready"
+    return f"{what}: {reason}"
 
 
 def _is_same(record: bytes, jpeg: bytes, mode: StoreMode) -> bool:
@@ -208,7 +214,7 @@ def _converted(image: Image, header: ImageHeader, remarks: list[str], options: S
     if extension is not None:
         record, reason = transcoded(jpeg, options.store_mode)
     if record is None:
-        remarks.append(f"not crop-ready: {reason}")
+        remarks.append(_unlike(options, reason))
     return StoredImage(jpeg if record is None else record, header, source_size, tuple(remarks))
 
 

@@ -18,7 +18,7 @@ from packtrain._core.arguments import checks_names
 from packtrain._core.errors import OutputConflict, PackError, PacktrainError
 from packtrain._core.files import file_errors, fsync_folder, locked, remove_temporaries
 from packtrain._core.index import ROW_COLUMNS
-from packtrain._core.manifest import INDEX, MANIFEST, PLAN, Manifest, ShardInfo
+from packtrain._core.manifest import CACHE, INDEX, MANIFEST, PLAN, Manifest, ShardInfo, holds
 from packtrain._storage.remote.urls import Url, place_of
 
 from .columns import Ints
@@ -99,7 +99,21 @@ def plan_in(output: Output) -> Plan:
     try:
         return Plan.load(output.folder)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise OutputConflict(f"{output.address} has no {PLAN}: nothing was packed there. Is the path right?") from error
+        raise OutputConflict(_why_no_plan(output)) from error
+
+
+def _why_no_plan(output: Output) -> str:
+    folder, place = output.folder, shlex.quote(str(output.address))
+    if holds(folder, CACHE):
+        return f"{folder} is a growing cache, which is not merged: `packtrain status {place}` shows how far it is"
+    if isinstance(output.address, Path) and folder.is_file():
+        return f"{folder} is a file, but packtrain packs and indexes to folders. Is the path right?"
+    begin = f"is the path right? `packtrain pack LIST {place}` or `packtrain index SHARD... {place}` begins a dataset"
+    if isinstance(output.address, Url) or not folder.exists():
+        return f"there is nothing at {output.address}: {begin}"
+    if not any(folder.iterdir()):
+        return f"{folder} is empty: {begin}"
+    return f"{folder} has no {PLAN}, so nothing was packed or indexed there: {begin}"
 
 
 def _refuse_foreign_notes(output: Output, plan: Plan) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -10,8 +11,9 @@ from typing import Any, Final, Literal
 import torch
 from typing_extensions import override
 
-from packtrain._core.arguments import choice, unexpected, whole
+from packtrain._core.arguments import choice, refuse_unknown, unexpected, whole
 from packtrain._readers.dataset.image_dataset import ImageDataset, instead_of, open_dataset
+from packtrain._readers.loader.arguments import REFUSED
 from packtrain._readers.loader.loader import Loader
 from packtrain._readers.loader.order import Rows, Sequential
 from packtrain._readers.loader.ranks import Ranks
@@ -91,6 +93,9 @@ def imagenet_loaders(
         DatasetError: A dataset cannot be opened.
     """
     loader = _LOADERS[choice("backend", backend, _LOADERS)]
+    known = [name for each in (imagenet_loaders, Loader, loader) for name in inspect.signature(each).parameters]
+    # What a loader refuses with a hint of its own is left to it.
+    refuse_unknown("imagenet_loaders", [name for name in options if name not in {*known, *REFUSED}], known)
     crop = whole("crop", crop, 1)
     val_size = whole("val_size", val_size, crop)
     train, val = _opened("train", train), _opened("val", val)

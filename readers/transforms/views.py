@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 from typing_extensions import override
 
 from packtrain._codec.geometry import Box, Crop, Flip, Operation
-from packtrain._core.arguments import flag, items
+from packtrain._core.arguments import checks_names, flag, items
 from packtrain._core.errors import UsageError
 
 from . import arguments
@@ -22,6 +22,7 @@ _CORNERS: Final = ("top left", "top right", "bottom left", "bottom right")
 _PLACES: Final = (*_CORNERS, "centre")
 
 
+@checks_names()
 class Views:
     """Several transforms of the same image, each with random numbers of its own.
 

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import shlex
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -164,7 +165,8 @@ class Origin:
                 self.objects.head(folder / PLAN)
                 why = (
                     f"{folder} has no {MANIFEST}: packing did not finish, or the upload did not. Run the same pack "
-                    "command again; of a dataset that you upload yourself, the manifest comes last"
+                    f"command again; if it is packed in parts (--part), `packtrain status {shlex.quote(str(folder))}` "
+                    "says what is left to do. Of a dataset that you upload yourself, the manifest comes last"
                 )
             raise NotADataset(why, file=MANIFEST) from error
         return Manifest.parse(data, folder / MANIFEST)

@@ -426,7 +426,7 @@ class TestParts:
             f"{out}: 2 of 6 shards are done (33 % of the lines)",
             "missing: 4",
             *(f"  train-{number:06d}.tar" for number in (0, 2, 3, 5)),
-            "to do what is failed or missing in Slurm: --array=1,3,4,6 with --part auto/6",
+            "to do what is failed or missing: run the same command again; in Slurm, --array=1,3,4,6 with --part auto/6",
         ]
         outcome = run("merge", out)
         assert (outcome.code, outcome.out) == (1, "")

@@ -113,3 +113,17 @@ def test_a_function_that_checks_names_is_otherwise_as_it_was() -> None:
     assert (checked(2), checked(first=2, second="c")) == ("bb", "cc")
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'first'"):
         checked()  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("call", "given", "most"),
+    [
+        (packtrain.TrainVal, ("a", "b", "packtrain"), "2 argument(s) without a name (train, val)"),
+        (packtrain.transforms.Views, ([], []), "1 argument(s) without a name (transforms)"),
+        (packtrain.pack, ("a", "b", None, 2), "3 argument(s) without a name (source, out, options)"),
+    ],
+)
+def test_more_arguments_than_have_a_place_are_refused(call: Any, given: tuple[Any, ...], most: str) -> None:
+    message = f"^{call.__name__} takes at most {re.escape(most)}, and {len(given)} are given$"
+    with pytest.raises(UsageError, match=message):
+        call(*given)

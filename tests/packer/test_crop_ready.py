@@ -201,7 +201,7 @@ class TestFiles:
         assert stored(JPEG, "coefficients") != stored(JPEG, "coefficients", check=True)
         checked = stored(JPEG, "coefficients", check=True)
         assert isinstance(checked, StoredImage) and checked.payload == JPEG
-        assert checked.remarks == ("not coefficients: transcoding would change its pixels",)
+        assert checked.remarks == ("not stored as coefficients: transcoding would change its pixels",)
 
     @pytest.mark.parametrize("quality", [40, 95])
     @pytest.mark.parametrize("mode", ["RGB", "L"])

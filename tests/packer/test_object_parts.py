@@ -56,7 +56,7 @@ def test_parts_of_changing_numbers_give_the_bytes_of_one_local_run(
     monkeypatch.setattr(object_output, "_SMALL_BYTES", 2000)
     with server.in_environment():
         url = server.fresh()
-        with pytest.raises(OutputConflict, match=r"has no plan\.json: nothing was packed there"):
+        with pytest.raises(OutputConflict, match=r"^there is nothing at .*`packtrain pack LIST"):
             pack_status(url)
         report = pack(listing, url, OPTIONS, part="2/3")
         assert (str(report.dataset), report.packed, report.missing) == (url, 2, 4)

@@ -226,6 +226,12 @@ class TestRemarks:
         assert pack(listing, tmp_path / "out", options).remarks == {}, "it counts what it packs"
 
     @EXTENSION
+    def test_records_that_are_no_coefficients_are_counted_by_reason(self, listing: Path, tmp_path: Path) -> None:
+        remarks = pack(listing, tmp_path / "out", PackOptions("tar", StoreOptions("coefficients"))).remarks
+        assert remarks["not stored as coefficients: the colour space is not grey, YCbCr or RGB"] == 2
+        assert remarks["not stored as coefficients: not a JPEG (png)"] == 1
+
+    @EXTENSION
     def test_the_command_says_so(self, listing: Path, tmp_path: Path) -> None:
         from click.testing import CliRunner
 

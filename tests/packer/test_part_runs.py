@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -371,10 +372,28 @@ class TestMerge:
             merge(tmp_path)
         assert tree(tmp_path) == before
 
-    def test_a_folder_without_a_plan_is_refused(self, tmp_path: Path) -> None:
-        for function in (merge, pack_status):
-            with pytest.raises(OutputConflict, match=r"has no plan\.json: nothing was packed there"):
-                function(tmp_path / "nothing")
+    @pytest.mark.parametrize("function", [merge, pack_status])
+    @pytest.mark.parametrize(
+        ("there", "why"),
+        [
+            (None, "there is nothing at {}: is the path right? `packtrain pack LIST {}` or `packtrain index"),
+            ("", "{} is empty: is the path right? `packtrain pack LIST {}` or `packtrain index SHARD... {}` begins"),
+            ("a.jpg", "{} has no plan.json, so nothing was packed or indexed there: is the path right?"),
+            ("cache.json", "{} is a growing cache, which is not merged: `packtrain status {}` shows"),
+        ],
+    )
+    def test_a_folder_without_a_plan_is_refused_by_what_it_is(
+        self, function: Callable[[Path], object], there: str | None, why: str, tmp_path: Path
+    ) -> None:
+        out = tmp_path / "out"
+        if there is not None:
+            out.mkdir()
+            (out / there).touch()
+        with pytest.raises(OutputConflict, match=f"^{re.escape(why.replace('{}', str(out)))}"):
+            function(out)
+        (tmp_path / "file").touch()
+        with pytest.raises(OutputConflict, match="file is a file, but packtrain packs and indexes to folders"):
+            function(tmp_path / "file")
 
     @pytest.mark.parametrize("name", ["train-000099.tar.npz", "other-000000.tar.npz", "notes.txt"])
     def test_a_note_of_no_planned_shard_is_named(self, listing: Path, tmp_path: Path, name: str) -> None:

@@ -169,7 +169,9 @@ class TestRefused:
 
     def test_half_an_upload(self, url: str, objects: FolderObjects, place: Path) -> None:
         (objects.path(url) / "manifest.json").unlink()
-        with pytest.raises(NotADataset, match="packing did not finish, or the upload did not"):
+        with pytest.raises(
+            NotADataset, match=f"packing did not finish, or the upload did not.*`packtrain status {url}`"
+        ):
             stage(url, place)
 
     @pytest.mark.parametrize(
