@@ -87,21 +87,6 @@ class TestFigures:
         least = min(free + freed - reserve, math.inf if budget is None else budget - 1000)
         assert found.bytes == least
 
-    @pytest.mark.parametrize(
-        ("place", "budget", "bound", "count"),
-        [
-            (disk, None, "file system", 400),
-            (disk, 100 * GiB, "budget", 100),
-            (shm, None, "file system", 200),
-            (replace(shm, memory=(MemoryLeft(150 * GiB, 512 * GiB), JOB)), None, "cgroup", 20),
-            (replace(shm, memory=(MemoryLeft(10 * GiB, 512 * GiB), JOB)), None, "memory", 10),
-            (replace(disk, memory=()), 1 << 60, "file system", 400),
-        ],
-    )
-    def test_who_limits(self, place: FileSystem, budget: int | None, bound: str, count: int) -> None:
-        found = of(place, budget=budget)
-        assert (found.bound, found.bytes) == (bound, count * GiB)
-
     def test_a_file_system_without_a_size_does_not_limit(self) -> None:
         """A ramfs, or a tmpfs with size=0, reports that it has no blocks at all."""
         assert of(replace(shm, total=0, free=0)).bound == "memory"
@@ -171,11 +156,6 @@ class TestThisMachine:
         if found.bound == "file system":
             assert abs(found.bytes - shutil.disk_usage(tmp_path).free) < GiB
 
-    def test_a_budget(self, tmp_path: Path) -> None:
-        place = FileSystem.inspect(tmp_path)
-        assert capacity(place, budget=4096, used=4000, promised=90, reserve=0).bytes == 6
-        assert capacity(place.after_freeing(1000), budget=4096, used=3000, promised=90, reserve=0).bytes == 1006
-
     def test_no_such_folder(self, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError):
             FileSystem.inspect(tmp_path / "none")
@@ -207,6 +187,3 @@ assert free().bytes >= 90 << 20
         if "unshare failed" in done.stderr:
             pytest.skip(done.stderr)
         assert done.returncode == 0, done.stderr
-
-    def test_the_default_reserve(self, tmp_path: Path) -> None:
-        assert 0 < FileSystem.inspect(tmp_path).reserve <= 2 * GiB

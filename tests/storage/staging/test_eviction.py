@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from helpers.staging.children import Child
-from helpers.staging.laws import assert_same, assert_tidy, big_dataset, packed_pictures, root_of, until_pieces_are_noted
+from helpers.staging.laws import assert_tidy, big_dataset, packed_pictures, root_of, until_pieces_are_noted
 from helpers.waiting import wait_until
 
 from packtrain import StageOptions, stage
@@ -63,11 +63,6 @@ class TestOrder:
         new = stage(datasets[3], StageOptions(to=place, budget=budget_of(place, 3)))
         assert there(place) == {first, second, new.path}
         assert not third.exists()
-
-    def test_no_more_than_is_needed(self, datasets: tuple[Path, ...], place: Path) -> None:
-        paths = staged_and_released(datasets[:3], place)
-        new = stage(datasets[3], StageOptions(to=place, budget=budget_of(place, 4)))
-        assert there(place) == {*paths, new.path}
 
     def test_interrupted_copies_go_before_anything(
         self, datasets: tuple[Path, ...], place: Path, tmp_path: Path, start: Callable[[], Child]
@@ -310,15 +305,6 @@ class TestByName:
             with pytest.raises(StagingError, match="nothing is staged in"):
                 call()
         assert not root_of(place).exists()
-
-    def test_evicted_it_can_be_staged_anew(self, dataset: Path, place: Path) -> None:
-        for _ in range(3):
-            staged = stage(dataset, StageOptions(to=place))
-            assert staged.copied
-            assert_same(staged.path, dataset)
-            staged.lease.close()
-            assert evict(place, [staged.id])
-            assert_tidy(place)
 
 
 def test_a_reader_that_comes_between_looking_and_evicting_is_seen(

@@ -198,24 +198,6 @@ def test_killed_at_any_time(
     assert resumed, "no copy was hit in its middle"
 
 
-@ROUNDS
-def test_the_evictor_dies_at_any_time(
-    datasets: tuple[Path, ...], start: Callable[[], Child], place: Path, count: int
-) -> None:
-    chance = random.Random(count)
-    for _ in range(count):
-        for dataset in datasets:
-            stage(dataset, StageOptions(to=place))
-        child = start()
-        child.send("evict", to=place)
-        time.sleep(chance.uniform(0, 0.01))
-        child.kill()
-        staged = [stage(dataset, StageOptions(to=place)) for dataset in datasets]
-        for one, dataset in zip(staged, datasets, strict=True):
-            assert_same(one.path, dataset)
-        assert_tidy(place, *(one.path for one in staged))
-
-
 def half_of(dataset: Path, place: Path) -> int:
     """A budget for half of a dataset's shards."""
     with_all = stage(dataset, StageOptions(to=place))

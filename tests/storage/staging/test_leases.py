@@ -25,7 +25,7 @@ from packtrain._readers.dataset.store import RecordStore
 from packtrain._storage.staging.locks import is_held, lock_path, try_lock
 from packtrain._storage.staging.root import Root
 from packtrain.errors import Leased, StagingError
-from packtrain.staging import Entry, Lease, Staged, entries, evict, lease_on
+from packtrain.staging import Entry, Staged, entries, evict, lease_on
 
 
 def the_entry(place: Path) -> Entry:
@@ -273,14 +273,3 @@ def test_nothing_is_ever_unlocked() -> None:
             for node in ast.walk(ast.parse(path.read_text())):
                 name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
                 assert name not in ("LOCK_UN", "lockf", "F_SETLK", "F_SETLKW"), f"{path}:{node}"
-
-
-def test_a_lease_is_shared(tmp_path: Path) -> None:
-    root = Root.make(tmp_path)
-    first, second = Lease(root, "key"), Lease(root, "key")
-    assert try_lock(root, "key", "lease") is None
-    first.close()
-    assert try_lock(root, "key", "lease") is None
-    second.close()
-    lock = try_lock(root, "key", "lease")
-    assert lock is not None

@@ -23,7 +23,6 @@ from packtrain import StageOptions, index_shards, stage, verify
 from packtrain._core.manifest import Manifest
 from packtrain.errors import (
     CorruptFile,
-    Denied,
     NoRoom,
     NoSpace,
     NotADataset,
@@ -273,14 +272,6 @@ class TestFaults:
 
         monkeypatch.setattr(objects, "copy_into", fail)
         with pytest.raises(NoSpace, match=rf"no space left for {place}.*run the same command again"):
-            stage(url, place)
-
-    def test_no_right_to_read(self, url: str, objects: FolderObjects, place: Path) -> None:
-        def fail(member: str, key: str) -> None:
-            raise Denied("credentials")
-
-        objects.fault = fail
-        with pytest.raises(Denied):
             stage(url, place)
 
     def test_a_dataset_that_is_replaced_meanwhile(

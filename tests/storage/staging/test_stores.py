@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -25,8 +24,7 @@ from helpers.waiting import wait_until
 from packtrain import StageOptions, stage, verify
 from packtrain._readers.dataset.summary import summarise
 from packtrain._storage.remote.urls import Url
-from packtrain.errors import NoRoom, RemoteError, SourceChanged
-from packtrain.staging import entries, evict, repair
+from packtrain.staging import entries, evict
 
 MiB = 1 << 20
 BIG = [40 * MiB, 24 * MiB + 5, 3]
@@ -87,21 +85,6 @@ def test_faults_that_pass(request: pytest.FixtureRequest, name: str, dataset: Pa
     with behind(server, *wrong, chances=chances) as (between, seen):
         result = stage(seen_through(url, server, seen), place)
         assert between.traffic().faults > 3
-    assert_same(result.path, dataset)
-    result.lease.close()
-
-
-@pytest.mark.complete
-def test_a_byte_that_is_always_wrong(nginx_server: Server, dataset: Path, place: Path) -> None:
-    url = uploaded(nginx_server, dataset)
-    with behind(nginx_server, Rule(Corrupt(), holds="000002.tar", times=None)) as (between, seen):
-        url = seen_through(url, nginx_server, seen)
-        with pytest.raises(SourceChanged, match=r"000002\.tar is not what was packed: its crc32c"):
-            stage(url, place)
-        (problem,) = [each for each in verify(url).problems if each.row is None]
-        assert problem.file.endswith("000002.tar")
-        between.script()
-        result = stage(url, place)
     assert_same(result.path, dataset)
     result.lease.close()
 
@@ -174,34 +157,6 @@ def test_ctrl_c_does_not_wait_for_a_store_that_stalls(
         _, said = process.communicate(timeout=15)
     assert process.returncode == 130
     assert "Traceback" not in said
-
-
-@pytest.mark.complete
-def test_a_store_that_is_gone(nginx_server: Server, dataset: Path, datasets: tuple[Path, ...], place: Path) -> None:
-    url = uploaded(nginx_server, dataset)
-    with behind(nginx_server) as (_, seen):
-        url = seen_through(url, nginx_server, seen)
-        result = stage(url, place)
-        result.lease.close()
-        (entry,) = entries(place)
-    with pytest.raises(RemoteError, match="cannot be read"):
-        stage(url, place)
-    with pytest.raises(NoRoom, match=r"may be the only copy: its source .* cannot be looked at"):
-        stage(datasets[1], StageOptions(to=place, budget=entry.bytes + 40_960))
-    assert_same(result.path, dataset)
-
-
-@pytest.mark.complete
-def test_repair(moto_server: Server, dataset: Path, place: Path) -> None:
-    url = uploaded(moto_server, dataset)
-    with moto_server.in_environment():
-        result = stage(url, place)
-        shard = next(iter(sorted(result.path.glob("*.tar"))))
-        shard.chmod(0o600)
-        os.truncate(shard, 10)
-        assert repair(place, result.id).files == (shard.name,)
-    assert_same(result.path, dataset)
-    result.lease.close()
 
 
 @pytest.mark.complete

@@ -57,6 +57,13 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 pytestmark = pytest.mark.usefixtures("small_chunks")
 
 
+@pytest.fixture
+def cache(remote: Remote) -> ChunkCache:
+    """A cache of many chunks, none of which is there."""
+    write_plain(remote.dataset, [[1000] * 100])
+    return remote.open(4 * MiB)
+
+
 class TestContent:
     def test_chunks_are_the_extents_of_their_shards(self, remote: Remote, format_name: str) -> None:
         with_plan(make_dataset(remote.dataset, format_name, rows=28))
@@ -103,10 +110,14 @@ class TestContent:
 class TestWrongBytes:
     """What the store returns never becomes a chunk unless all of its records are what was packed."""
 
-    @pytest.mark.parametrize("kind", ["wrong", "shifted", "zeros"])
-    def test_they_are_fetched_again_once(self, kind: str, remote: Remote) -> None:
+    @pytest.fixture
+    def cache(self, remote: Remote) -> ChunkCache:
+        """A cache of two chunks."""
         write_plain(remote.dataset, [[3000] * 8])
-        cache = remote.open(4 * MiB)
+        return remote.open(4 * MiB)
+
+    @pytest.mark.parametrize("kind", ["wrong", "shifted", "zeros"])
+    def test_they_are_fetched_again_once(self, kind: str, remote: Remote, cache: ChunkCache) -> None:
         before = len(remote.store.reads())
         remote.store.fault(kind)
         assert read(cache, 0) == remote.expected(cache, 0)
@@ -208,17 +219,13 @@ class TestWrongBytes:
         assert read(cache, 0) == remote.expected(cache, 0)
 
     @pytest.mark.parametrize("kind", ["short", "error", "bug"])
-    def test_an_error_of_the_store_is_told(self, kind: str, remote: Remote) -> None:
-        write_plain(remote.dataset, [[3000] * 8])
-        cache = remote.open(4 * MiB)
+    def test_an_error_of_the_store_is_told(self, kind: str, remote: Remote, cache: ChunkCache) -> None:
         remote.store.fault(kind)
         with pytest.raises(RemoteError, match="s3://bucket/set"):
             read(cache, 1)
         assert read(cache, 1) == remote.expected(cache, 1)
 
-    def test_an_object_that_has_become_shorter(self, remote: Remote) -> None:
-        write_plain(remote.dataset, [[3000] * 8])
-        cache = remote.open(4 * MiB)
+    def test_an_object_that_has_become_shorter(self, remote: Remote, cache: ChunkCache) -> None:
         shard = remote.dataset / "t-000000.tar"
         data = shard.read_bytes()
         shard.write_bytes(data[:-1000])
@@ -231,9 +238,7 @@ class TestWrongBytes:
         for chunk in range(len(cache.table)):
             assert read(cache, chunk) == remote.expected(cache, chunk)
 
-    def test_a_file_that_was_damaged_later_is_fetched_again(self, remote: Remote) -> None:
-        write_plain(remote.dataset, [[3000] * 8])
-        cache = remote.open(4 * MiB)
+    def test_a_file_that_was_damaged_later_is_fetched_again(self, cache: ChunkCache) -> None:
         whole = read(cache, 0)
         path = chunk_path(cache.entry, 0)
         path.chmod(0o600)
@@ -273,16 +278,12 @@ class TestKills:
         assert cache.state()["present"] == len(cache.table)
 
     @pytest.mark.complete
-    def test_one_that_dies_over_a_question_is_replaced(self, remote: Remote) -> None:
-        write_plain(remote.dataset, [[1000] * 100])
-        cache = remote.open(4 * MiB)
+    def test_one_that_dies_over_a_question_is_replaced(self, remote: Remote, cache: ChunkCache) -> None:
         remote.store.fault("kill", 3)
         assert read(cache, 0) == remote.expected(cache, 0)
 
     @pytest.mark.complete
-    def test_one_that_dies_again_and_again_is_given_up(self, remote: Remote) -> None:
-        write_plain(remote.dataset, [[1000] * 100])
-        cache = remote.open(4 * MiB)
+    def test_one_that_dies_again_and_again_is_given_up(self, remote: Remote, cache: ChunkCache) -> None:
         remote.store.fault("kill", 100)
         with pytest.raises(RemoteError, match="died 5 times"):
             read(cache, 0)
@@ -290,16 +291,14 @@ class TestKills:
         assert read(cache, 0) == remote.expected(cache, 0)
 
     @pytest.mark.complete
-    def test_one_that_is_killed_before_it_begins_is_replaced(self, remote: Remote) -> None:
-        write_plain(remote.dataset, [[1000] * 100])
-        cache = remote.open(4 * MiB)
+    def test_one_that_is_killed_before_it_begins_is_replaced(self, remote: Remote, cache: ChunkCache) -> None:
         (remote.store.folder / "deaths").write_bytes(bytes(3))
         assert read(cache, 0) == remote.expected(cache, 0)
 
     @pytest.mark.complete
-    def test_one_that_never_begins_is_given_up_with_the_last_lines_of_its_log(self, remote: Remote) -> None:
-        write_plain(remote.dataset, [[1000] * 100])
-        cache = remote.open(4 * MiB)
+    def test_one_that_never_begins_is_given_up_with_the_last_lines_of_its_log(
+        self, remote: Remote, cache: ChunkCache
+    ) -> None:
         (remote.store.folder / "deaths").write_bytes(bytes(100))
         lines = [f"line {number}" + "." * 90 for number in range(20)]
         (cache.entry / "fetcher.log").write_text("".join(f"{line}\n" for line in lines))
@@ -310,9 +309,7 @@ class TestKills:
         assert lines[-1] in str(caught.value) and lines[0] not in str(caught.value)
         assert type(caught.value) is RemoteError
 
-    def test_the_next_one_removes_what_was_begun(self, remote: Remote) -> None:
-        write_plain(remote.dataset, [[1000] * 100])
-        cache = remote.open(4 * MiB)
+    def test_the_next_one_removes_what_was_begun(self, remote: Remote, cache: ChunkCache) -> None:
         whole = read(cache, 0)
         kill_fetcher(cache)
         folder = cache.entry / CHUNKS
@@ -325,17 +322,13 @@ class TestKills:
         assert {path.name for path in folder.iterdir()} == {"00000000", "99999999"}
         assert read(cache, 1) == remote.expected(cache, 1)
 
-    def test_two_never_work_at_once(self, remote: Remote) -> None:
-        write_plain(remote.dataset, [[1000] * 100])
-        cache = remote.open(4 * MiB)
+    def test_two_never_work_at_once(self, cache: ChunkCache) -> None:
         pid = fetcher_pid(cache)
         assert start_fetcher(cache.entry, SPEC) == {"busy": True}
         assert fetcher_pid(cache) == pid
         assert lock_holders((cache.entry / "fetcher.lock").stat()) == (pid,)
 
-    def test_a_killed_client_is_forgotten(self, remote: Remote) -> None:
-        write_plain(remote.dataset, [[1000] * 100])
-        cache = remote.open(4 * MiB)
+    def test_a_killed_client_is_forgotten(self, remote: Remote, cache: ChunkCache) -> None:
         remote.store.fault("stall", 100)
         child = os.fork()
         if not child:
@@ -351,9 +344,7 @@ class TestKills:
         (remote.store.folder / "go").touch()
         assert cache.state()["clients"] == 1
 
-    def test_both_sides_of_a_fork_go_on(self, remote: Remote) -> None:
-        write_plain(remote.dataset, [[1000] * 100])
-        cache = remote.open(4 * MiB)
+    def test_both_sides_of_a_fork_go_on(self, remote: Remote, cache: ChunkCache) -> None:
         read(cache, 0)
         children = []
         for number in range(3):
@@ -383,9 +374,7 @@ class TestKills:
         assert read(cache, 2) == remote.expected(cache, 2)
 
     @pytest.mark.complete
-    def test_one_that_hangs_is_named(self, remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
-        write_plain(remote.dataset, [[1000] * 100])
-        cache = remote.open(4 * MiB)
+    def test_one_that_hangs_is_named(self, remote: Remote, cache: ChunkCache, monkeypatch: pytest.MonkeyPatch) -> None:
         pid = fetcher_pid(cache)
         monkeypatch.setattr(connections, "_PING_SECONDS", 0.1)
         monkeypatch.setattr(connections, "_SILENT_SECONDS", 1.0)
@@ -401,10 +390,8 @@ class TestKills:
         monkeypatch.setattr(connections, "_SILENT_SECONDS", 0.25)
         assert read(cache, 3) == remote.expected(cache, 3), "one that only waits for the store answers"
 
-    def test_one_that_takes_no_connection_is_named(self, remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_that_takes_no_connection_is_named(self, cache: ChunkCache, monkeypatch: pytest.MonkeyPatch) -> None:
         """As it hangs, more and more connections wait to be accepted, until there is no room for another one."""
-        write_plain(remote.dataset, [[1000] * 100])
-        cache = remote.open(4 * MiB)
         monkeypatch.setattr(connections, "_SILENT_SECONDS", 0.2)
         with (
             Lock(cache.entry / LOCK),
@@ -420,10 +407,10 @@ class TestKills:
                 cache.state()
         assert type(caught.value) is RemoteError
 
-    def test_a_fork_while_a_connection_begins(self, remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_fork_while_a_connection_begins(
+        self, remote: Remote, cache: ChunkCache, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The fetcher notices the end of a process that has left a copy of its connection behind."""
-        write_plain(remote.dataset, [[1000] * 100])
-        cache = remote.open(4 * MiB)
         watcher = remote.open(4 * MiB)
         assert watcher.state()["clients"] == 1
         children: list[int] = []
@@ -447,10 +434,8 @@ class TestKills:
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
 
-    def test_a_process_with_many_open_files_starts_one(self, remote: Remote) -> None:
+    def test_a_process_with_many_open_files_starts_one(self, remote: Remote, cache: ChunkCache) -> None:
         """More than `select.select` takes."""
-        write_plain(remote.dataset, [[1000] * 100])
-        cache = remote.open(4 * MiB)
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], min(2048, limits[1])), limits[1]))
         descriptors = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
@@ -534,17 +519,13 @@ class TestMachine:
         assert len(str(cache.entry)) > 200
         assert read(cache, 0) == remote.expected(cache, 0)
 
-    def test_it_pickles_as_its_arguments(self, remote: Remote) -> None:
-        write_plain(remote.dataset, [[1000] * 100])
-        cache = remote.open(4 * MiB)
+    def test_it_pickles_as_its_arguments(self, cache: ChunkCache) -> None:
         other: ChunkCache = pickle.loads(pickle.dumps(cache))
         assert read(other, 0) == read(cache, 0)
         assert other.state()["fetched"] == 1
 
-    def test_a_stranger_understands_nothing(self, remote: Remote) -> None:
+    def test_a_stranger_understands_nothing(self, remote: Remote, cache: ChunkCache) -> None:
         """Whatever is sent, the fetcher answers with an error or ends the connection, and goes on."""
-        write_plain(remote.dataset, [[1000] * 100])
-        cache = remote.open(4 * MiB)
         read(cache, 0)
         folder = Folder.open(cache.entry)
         where = address_in(folder)
@@ -579,10 +560,10 @@ class TestMachine:
         assert read(cache, 1) == remote.expected(cache, 1)
         assert cache.state()["clients"] <= 2
 
-    def test_no_credential_is_written_anywhere(self, remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_credential_is_written_anywhere(
+        self, remote: Remote, cache: ChunkCache, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SeCrEt")
-        write_plain(remote.dataset, [[1000] * 100])
-        cache = remote.open(4 * MiB)
         remote.store.fault("error", 1)
         with pytest.raises(RemoteError) as error:
             read(cache, 0)
