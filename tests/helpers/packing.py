@@ -17,7 +17,7 @@ from packtrain import PackOptions
 from packtrain._core.manifest import FileInfo, ShardInfo
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._packer.columns import ShardColumns
-from packtrain._packer.listing import Reject
+from packtrain._packer.listing import ListedSample, Listing, Reject
 from packtrain._packer.lists.image_list import ImageList
 from packtrain._packer.notes import ListFacts, NoteFacts, ShardNote
 from packtrain._packer.plan import Plan
@@ -114,3 +114,8 @@ def write_shards(folder: Path, plan: Plan, images: ImageList, refused: Collectio
 def with_lines(note: ShardNote, lines: Any) -> ShardNote:
     """The same note for other lines."""
     return replace(note, columns=replace(note.columns, arrays={**note.columns.arrays, "line": lines}))
+
+
+def entries(listing: Listing) -> list[ListedSample]:
+    """All entries of a list, in its order."""
+    return list(listing.entries(np.arange(len(listing))))

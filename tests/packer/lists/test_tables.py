@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.fields import NO_JSON
+from helpers.packing import entries
 from helpers.support import require_module
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,10 +42,6 @@ ALL = Columns("path", "class", (MASK, CAPTION, META, BOXES))
 def table(text: bytes, columns: Columns, labels: str = "int", *, form: type = DelimitedRows, **options: Any) -> Table:
     spec = LabelSpec.parse(labels) if columns.label is not None else LabelSpec("none")
     return Table(form(text, "list", columns.names), columns, spec, name="list", root=Path("/data"), **options)
-
-
-def entries(listing: Listing) -> list[ListedSample]:
-    return list(listing.entries(np.arange(len(listing))))
 
 
 def reasons(listing: Listing) -> dict[int, str]:
@@ -311,31 +308,6 @@ def test_a_cell_is_a_value_a_path_missing_or_a_reject(case: str) -> None:
         assert entry.cells == (None if expected is None else Cell(expected, field.by_path),)
 
 
-LABELS: dict[str, tuple[str, list[Any], list[Any], tuple[str, ...] | None]] = {
-    "int": ("int", [" 7 ", "-1"], [7, -1], None),
-    "float": ("float", ["0.5", "1e3"], [0.5, 1000.0], None),
-    "vector of blanks": ("float*2", ["1 2", " 3  4 "], [(1.0, 2.0), (3.0, 4.0)], None),
-    "vector of json": ("int*3", ["[1, 2, 3]", [4, 5, 6]], [(1, 2, 3), (4, 5, 6)], None),
-    "names": ("int", ["dog", "cat", "dog"], [1, 0, 1], ("cat", "dog")),
-    "names that begin like numbers": ("int", ["1 dog", "2 cats"], [0, 1], ("1 dog", "2 cats")),
-}
-
-
-@pytest.mark.parametrize("form", ["csv", "jsonl"])
-@pytest.mark.parametrize("case", LABELS)
-def test_labels_are_numbers_vectors_or_else_names_of_classes(case: str, form: str) -> None:
-    labels, values, expected, classes = LABELS[case]
-    columns = Columns("p", "y")
-    if form == "csv":
-        file = io.StringIO()
-        csv.writer(file).writerows([["p", "y"], *(["x", value] for value in values)])
-        listing = table(file.getvalue().encode(), columns, labels)
-    else:
-        lines = [json.dumps({"p": "x", "y": value}) for value in values]
-        listing = table("\n".join(lines).encode(), columns, labels, form=JsonLines)
-    assert ([entry.label for entry in entries(listing)], listing.classes) == (expected, classes)
-
-
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
 @pytest.mark.parametrize(
     ("values", "labels", "expected", "classes", "rejected"),
@@ -350,6 +322,12 @@ def test_labels_are_numbers_vectors_or_else_names_of_classes(case: str, form: st
             "label '1.0' is not an integer: write it without a point, or give --labels float",
         ),
         ([1.0, 2.5], "float", [1.0, 2.5], None, None),
+        ([" 7 ", "-1"], "int", [7, -1], None, None),
+        (["0.5", "1e3"], "float", [0.5, 1000.0], None, None),
+        (["1 2", " 3  4 ", "[5, 6]"], "float*2", [(1.0, 2.0), (3.0, 4.0), (5.0, 6.0)], None, None),
+        ([[1, 2, 3], [4, 5, 6]], "int*3", [(1, 2, 3), (4, 5, 6)], None, None),
+        (["dog", "cat", "dog"], "int", [1, 0, 1], ("cat", "dog"), None),
+        (["1 dog", "2 cats"], "int", [0, 1], ("1 dog", "2 cats"), None),
     ],
 )
 def test_a_label_means_what_its_text_means_in_every_form(
@@ -357,15 +335,13 @@ def test_a_label_means_what_its_text_means_in_every_form(
 ) -> None:
     path = tmp_path / f"a.{form}"
     if form == "csv":
-        path.write_text("".join(f"x,{value}\n" for value in ["y", *map(json.dumps, values)]))
+        cells = [value if isinstance(value, str) else json.dumps(value) for value in values]
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([["x", "y"], *(["x", cell] for cell in cells)])
     elif form == "jsonl":
         path.write_text("".join(f"{json.dumps({'x': 'x', 'y': value})}\n" for value in values))
     else:
-        require_module("pyarrow")
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        pq.write_table(pa.table({"x": ["x"] * len(values), "y": values}), path)
+        path = parquet(tmp_path, {"x": ["x"] * len(values), "y": values})
     spec, by_name = LabelSpec("int") if labels == "class" else LabelSpec.parse(labels), labels == "class"
     if rejected is not None:
         with pytest.raises(ListError, match=re.escape(rejected)):
