@@ -27,7 +27,7 @@ from helpers.processes import read_proc
 from helpers.support import ONE_FORMAT, encoded, packed, picture, shard_bytes, tree
 from helpers.waiting import wait_until
 
-from packtrain import PackOptions, pack
+from packtrain import PackOptions, pack, pack_status
 from packtrain._core.files import is_temporary
 from packtrain._core.options import StoreOptions
 from packtrain.errors import TooManyRejects
@@ -185,18 +185,6 @@ def assert_completed(run: Run, expected: dict[str, bytes]) -> None:
     assert_same(run.out, expected)
 
 
-@pytest.mark.complete
-@ONE_FORMAT
-def test_two_workers_write_what_one_writes(
-    listing: Path, expected: Callable[[str], dict[str, bytes]], memory_path: Path, format_name: str
-) -> None:
-    with Run(listing, memory_path / "out", format_name) as run:
-        status, _, stderr = run.end()
-        assert (status, stderr) == (0, "")
-        run.assert_nothing_left()
-    assert_same(run.out, expected(format_name))
-
-
 @ONE_FORMAT
 def test_a_killed_worker_costs_nothing(
     listing: Path, expected: Callable[[str], dict[str, bytes]], memory_path: Path, format_name: str
@@ -240,36 +228,27 @@ def test_a_shard_that_kills_twice_is_named(
         assert json.loads(stdout)["error"] == "ShardFailed"
         run.assert_nothing_left()
         assert temporaries(run.out) == []
+        assert not list((run.out / "parts").glob("*.packing")), "another machine would take them to be at work"
         assert shard not in tree(run.out)
+        assert any("killed by SIGKILL" in one.why for one in pack_status(run.out).failed if one.shard == shard)
     assert_completed(run, expected("tar"))
 
 
 @pytest.mark.complete
-@pytest.mark.parametrize(
-    "number",
-    [signal.SIGKILL, *(pytest.param(number, marks=pytest.mark.complete) for number in (signal.SIGHUP, signal.SIGTERM))],
-    ids=lambda number: number.name,
-)
+@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM], ids=lambda number: number.name)
 def test_no_worker_outlives_its_parent(
-    listing: Path, expected: Callable[[str], dict[str, bytes]], memory_path: Path, number: signal.Signals
+    listing: Path, expected: Callable[[str], dict[str, bytes]], memory_path: Path, number: signal.Signals, stopped: bool
 ) -> None:
     with Run(listing, memory_path / "out") as run:
         worker, _ = wait_until(run.at_work, "a worker has begun a shard")
         kill(run.process.pid, number)
-        kill(worker, signal.SIGCONT)
+        if not stopped:
+            kill(worker, signal.SIGCONT)
         run.process.wait(DEADLINE)
         run.assert_nothing_left()
         assert run.process.returncode == -number
     assert_completed(run, expected("tar"))
-
-
-@pytest.mark.complete
-def test_nor_does_one_that_is_stopped(listing: Path, memory_path: Path) -> None:
-    with Run(listing, memory_path / "out") as run:
-        wait_until(run.at_work, "a worker has begun a shard")
-        kill(run.process.pid, signal.SIGKILL)
-        run.process.wait(DEADLINE)
-        run.assert_nothing_left()
 
 
 @pytest.mark.complete

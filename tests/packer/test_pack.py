@@ -53,23 +53,7 @@ def test_the_report_says_what_the_manifest_says(listing: Path, tmp_path: Path) -
         sum((tmp_path / shard.name).stat().st_size for shard in manifest.shards),
     )
     assert (report.rejects, report.duplicates) == (manifest.rejects, manifest.duplicates) == (0, 0)
-
-
-@pytest.mark.parametrize("lines", range(1, COUNT + 1, 2))
-def test_a_run_that_was_stopped_continues_and_gives_the_same_bytes(listing: Path, tmp_path: Path, lines: int) -> None:
-    pack(listing, tmp_path / "undisturbed", OPTIONS)
-    pack_until(listing, tmp_path / "out", lines)
-    assert not (tmp_path / "out" / "manifest.json").exists()
-    report = pack(listing, tmp_path / "out", OPTIONS)
-    assert report.packed + report.resumed == SHARDS
-    assert report.resumed == -(-lines // 2), "the shard that was finished last counts"
-    assert tree(tmp_path / "out") == tree(tmp_path / "undisturbed")
-
-
-def test_a_complete_dataset_is_left_alone(listing: Path, tmp_path: Path) -> None:
-    pack(listing, tmp_path, OPTIONS)
-    before = tree(tmp_path)
-    seen: list[PackProgress] = []
+    before, seen = tree(tmp_path), list[PackProgress]()
     report = pack(listing, tmp_path, OPTIONS, on_progress=seen.append)
     assert (report.complete_before, report.packed, report.resumed, seen) == (True, 0, SHARDS, [])
     assert tree(tmp_path) == before
