@@ -128,7 +128,7 @@ def test_a_page_can_be_read_in_one_sitting(name: str) -> None:
 
 
 def test_the_index_of_documents_is_complete() -> None:
-    for folder in (ROOT / "docs", ROOT / "docs/decisions"):
+    for folder in (ROOT / "docs", ROOT / "docs/decisions", ROOT / "docs/coming-from"):
         linked = set(LINK.findall((folder / "README.md").read_text()))
         assert {path.name for path in folder.glob("*.md")} - linked == {"README.md"}
 
