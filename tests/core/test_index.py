@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy.typing as npt
 import pytest
 from crc32c import crc32c
 from helpers.packing import scratch
-from helpers.support import flip, tree
+from helpers.support import flip, spoil, tree
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -181,29 +180,12 @@ def test_damage_is_found_where_it_is_used_and_nowhere_else(tmp_path: Path) -> No
     Index(tmp_path / "index", infos, rows, SCHEMA.fields).check_all()
 
 
-def remove(path: Path) -> None:
-    path.unlink()
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def lengthen(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"\0")
-
-
-def change_header(path: Path) -> None:
-    flip(path, 60)
-
-
 @pytest.mark.parametrize("column", ["line", "label", "blocks", "path_offsets", "path_bytes"])
-@pytest.mark.parametrize("damage", [remove, cut, lengthen, change_header])
-def test_a_column_of_another_form_is_refused_on_opening(
-    tmp_path: Path, column: str, damage: Callable[[Path], None]
-) -> None:
+@pytest.mark.parametrize("damage", ["missing", "short", "long", "another header"])
+def test_a_column_of_another_form_is_refused_on_opening(tmp_path: Path, column: str, damage: str) -> None:
     infos = write(tmp_path / "index", 5)
-    damage(tmp_path / "index" / f"{column}.npy")
+    path = tmp_path / "index" / f"{column}.npy"
+    flip(path, 60) if damage == "another header" else spoil(path, damage)
     with pytest.raises(CorruptFile, match=rf"{column}\.npy is (damaged|missing)") as caught:
         Index(tmp_path / "index", infos, 5)
     assert caught.value.file == f"index/{column}.npy"

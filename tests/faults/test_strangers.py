@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.support import image_set, packed, shard_bytes, soon, tree
+from helpers.support import image_set, packed, shard_bytes, soon, spoil, tree
 
 from packtrain import PackOptions, open_dataset, pack, verify
 from packtrain._core.document import dump_document
@@ -25,13 +25,7 @@ from packtrain._readers.dataset.store import RecordStore
 from packtrain._readers.dataset.summary import summarise
 from packtrain.errors import CorruptFile, OutputConflict, PacktrainError, UnreadableFile, UsageError
 
-SPECIAL: dict[str, Callable[[Path], object]] = {
-    "fifo": os.mkfifo,
-    "device": lambda path: path.symlink_to("/dev/zero"),
-    "folder": Path.mkdir,
-    "nowhere": lambda path: path.symlink_to("nowhere"),
-    "loop": lambda path: path.symlink_to(path.name),
-}
+SPECIAL = ("pipe", "device", "folder", "broken link", "loop")
 
 
 @pytest.fixture
@@ -72,8 +66,7 @@ def test_what_is_not_a_file_is_refused_at_once_wherever_it_lies(
     listing: Path, dataset: Path, name: str, kind: str
 ) -> None:
     again = partial(packed_again, listing)
-    (dataset / name).unlink()
-    SPECIAL[kind](dataset / name)
+    spoil(dataset / name, kind)
     found = [answer(use, dataset) for use in (read, summarise, verify)]
     assert Path(name).name in "".join(found)
     answer(again, dataset)  # which need not look at it, but does not wait for it either
@@ -108,12 +101,12 @@ def test_a_note_or_a_journal_that_is_not_a_file_is_refused_at_once(
     listing: Path, dataset: Path, tmp_path: Path, kind: str
 ) -> None:
     again = partial(packed_again, listing)
-    SPECIAL[kind](tmp_path / "journal")
-    with soon(), pytest.raises(UsageError, match="cannot use the journal") if kind != "nowhere" else nullcontext():
+    spoil(tmp_path / "journal", kind)
+    with soon(), pytest.raises(UsageError, match="cannot use the journal") if kind != "broken link" else nullcontext():
         verify(dataset, journal=tmp_path / "journal")
     (dataset / "manifest.json").unlink()
     (dataset / "parts").mkdir()
-    SPECIAL[kind](dataset / "parts" / "train-000000.tar.npz")
+    spoil(dataset / "parts" / "train-000000.tar.npz", kind)
     assert ("train-000000.tar.npz" in answer(again, dataset)) == (kind == "folder")
 
 

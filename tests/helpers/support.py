@@ -106,9 +106,10 @@ def items(dataset: Any) -> list[tuple[Any, Any]]:
     return list(dataset)
 
 
-def tree(folder: Path) -> dict[str, bytes]:
-    """Content of every file below `folder`, by relative path."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+def tree(folder: Path, *without: str) -> dict[str, bytes]:
+    """Content of every file below `folder`, by relative path, but for some names."""
+    files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {name: path.read_bytes() for name, path in files.items() if name not in without}
 
 
 def flip(path: Path, offset: int) -> None:
@@ -119,6 +120,41 @@ def flip(path: Path, offset: int) -> None:
         (byte,) = file.read(1)
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte ^ 0x55]))
+
+
+def spoil(path: Path, how: str) -> None:
+    """Damages a file in one of the ways that files are damaged; before a special file, there need not have been one."""
+    if path.is_file():
+        path.chmod(path.stat().st_mode | stat.S_IWUSR)
+    match how:
+        case "short":
+            os.truncate(path, path.stat().st_size - 1)
+        case "long":
+            os.truncate(path, path.stat().st_size + 1)
+        case "empty":
+            os.truncate(path, 0)
+        case "huge":
+            os.truncate(path, 1 << 40)
+        case "flipped" | "flipped, with its old times":
+            before = path.stat()
+            flip(path, before.st_size // 2)
+            if how != "flipped":
+                os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        case "link":
+            path.symlink_to(path.rename(path.with_suffix(".elsewhere")))
+        case _:
+            path.unlink(missing_ok=True)
+    match how:
+        case "folder":
+            path.mkdir()
+        case "pipe":
+            os.mkfifo(path)
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "loop":
+            path.symlink_to(path.name)
+        case "broken link":
+            path.symlink_to("nowhere")
 
 
 @contextmanager
