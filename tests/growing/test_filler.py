@@ -97,20 +97,6 @@ def test_new_shards_come_as_headroom_allows_while_a_reader_keeps_its_generation(
         before = reader.generation
 
 
-def test_two_readers_out_of_step_delay_but_do_not_stop_it(root: Path) -> None:
-    fill(root, source(500), SMALL)
-    readers = [newest_store(root), newest_store(root)]
-    for step in range(6):
-        until_it_waits(root, SMALL, 2000 * (step + 1))
-        slow = readers.pop(0)
-        assert_sound(slow)
-        end = slow.generation.end_sample
-        slow.release()
-        slow.opened.forget(1 << 60)
-        readers.append(newest_store(root))
-        assert readers[-1].generation.end_sample > end
-
-
 @pytest.mark.parametrize("begun", [0, 5], ids=["between two shards", "within a shard"])
 def test_a_folder_that_was_replaced_is_left_to_the_filler_of_the_new_one(root: Path, begun: int) -> None:
     def replaced() -> Iterator[dict[str, Any]]:

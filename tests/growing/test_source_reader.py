@@ -84,10 +84,6 @@ def taken(
             yield number
 
 
-def test_all_samples_arrive_in_order() -> None:
-    assert list(taken(numbers(MANY))) == list(range(MANY))
-
-
 def test_a_source_may_yield_the_same_buffer_again_and_again() -> None:
     def source() -> Iterator[dict[str, Any]]:
         kept = sample(0)

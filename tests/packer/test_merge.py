@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tracemalloc
 from dataclasses import replace
 from itertools import pairwise
@@ -11,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crc32c import crc32c
 from helpers.packing import image_list, plan_of, scratch, with_lines, write_shards
 from helpers.support import flip, tree
 from hypothesis import given
@@ -19,10 +17,7 @@ from hypothesis import strategies as st
 
 from packtrain._core.index import Index
 from packtrain._core.manifest import Manifest, ShardInfo
-from packtrain._core.options import LabelSpec
 from packtrain._packer.columns import ShardColumns
-from packtrain._packer.listing import Reject
-from packtrain._packer.lists.image_list import ImageList
 from packtrain._packer.merge import merge_notes
 from packtrain._packer.notes import (
     ListFacts,
@@ -30,7 +25,6 @@ from packtrain._packer.notes import (
     ShardNote,
     load_note,
     make_parts,
-    note_path,
 )
 from packtrain._packer.output import Output
 from packtrain._packer.rejects import read_rejects
@@ -162,28 +156,6 @@ def test_lines_in_another_order_of_places_are_as_planned(folder: Path) -> None:
     assert columns(folder)["by_place"].tolist() == [1, 0, 2, 3, 4, 5]
 
 
-def test_a_list_of_which_every_line_is_refused_is_no_dataset(tmp_path: Path) -> None:
-    plan = plan_of(image_list(4), 3)
-    write_shards(tmp_path, plan, image_list(4), refused=range(4))
-    with pytest.raises(PackError, match="no line of 4 could be packed; the first: line 0: empty file"):
-        merge_notes(Output(tmp_path), plan, image_list(4))
-    assert not (tmp_path / "manifest.json").exists()
-
-
-def test_rejects_of_the_list_and_of_the_shards_come_in_line_order(tmp_path: Path) -> None:
-    text = b"a 0\nno-label\nb 0\ncaf\xe9 x\n\nc 0\n"
-    images = ImageList(text, LabelSpec(), name="set", root=tmp_path)
-    plan = plan_of(images, 1)
-    write_shards(tmp_path, plan, images, refused=[2, 5])
-    manifest = merge_notes(Output(tmp_path), plan, images)
-    found = read_rejects(tmp_path, manifest)
-    assert [(item.line, item.path) for item in found] == [(1, "no-label"), (2, "b"), (3, "caf\udce9 x"), (5, "c")]
-    data = (tmp_path / "rejects.jsonl").read_bytes()
-    assert [Reject(**json.loads(line)) for line in data.splitlines()] == found
-    assert (manifest.rejects_file.bytes, manifest.rejects_file.crc32c) == (len(data), crc32c(data))
-    assert (manifest.lines, manifest.records, manifest.rejects) == (5, 1, 4)
-
-
 def test_damaged_or_missing_rejects_are_not_read(tmp_path: Path) -> None:
     plan = plan_of(image_list(4), 3)
     write_shards(tmp_path, plan, image_list(4), refused=[2])
@@ -194,15 +166,6 @@ def test_damaged_or_missing_rejects_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "rejects.jsonl").unlink()
     with pytest.raises(CorruptFile, match=r"rejects\.jsonl is missing"):
         read_rejects(tmp_path, manifest)
-
-
-def test_the_notes_outlive_a_merge_that_fails(folder: Path) -> None:
-    plan = plan_of(image_list(6), 2)
-    note_path(folder, plan.shards[2].name).unlink()
-    before = tree(folder)
-    with pytest.raises(PackError):
-        merge_notes(Output(folder), plan, image_list(6))
-    assert tree(folder) == before
 
 
 @pytest.mark.complete

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from crc32c import crc32c
 from helpers.support import image_set, sources, tree
-from PIL import Image
 
 from packtrain import PackOptions, open_dataset, pack
 from packtrain._core.options import LabelSpec, StoreOptions
@@ -58,42 +54,6 @@ def nothing(_: ShardProgress) -> None:
 
 
 class TestNote:
-    def test_it_says_where_the_bytes_of_each_file_lie(self, listing: Path, tmp_path: Path, format_name: str) -> None:
-        task = task_in(tmp_path, listing, PackOptions(format_name, StoreOptions("verbatim"), seed=5))
-        pack_shard(task, nothing)
-        note = load_note(tmp_path, task.plan, 0, Output(tmp_path).holds)
-        assert note is not None
-        shard = (tmp_path / note.info.name).read_bytes()
-        assert (note.info.bytes, note.info.crc32c, note.info.records) == (len(shard), crc32c(shard), COUNT - 1)
-        columns = {name: values.tolist() for name, values in note.columns.arrays.items()}
-        assert columns["line"] == [entry.line for entry in task.entries if entry.line != BAD], "in the order of places"
-        for place, line in enumerate(columns["line"]):
-            source = sources(listing)[line]
-            data = shard[columns["offset"][place] :][: columns["length"][place]]
-            assert data == source.data
-            assert columns["crc32c"][place] == crc32c(data)
-            assert columns["label"][place] == source.label
-            size = columns["width"][place], columns["height"][place]
-            assert size == Image.open(io.BytesIO(source.data)).size
-        for sidecar in note.info.sidecars:
-            data = (tmp_path / sidecar.name).read_bytes()
-            assert (sidecar.bytes, sidecar.crc32c) == (len(data), crc32c(data))
-        assert bool(note.info.sidecars) == (format_name == "tar")
-
-    def test_raw_records_are_npy_files_where_a_container_has_no_shape_of_its_own(
-        self, listing: Path, tmp_path: Path, format_name: str
-    ) -> None:
-        task = task_in(tmp_path, listing, PackOptions(format_name, StoreOptions("raw", resize="6x4")))
-        pack_shard(task, nothing)
-        note = load_note(tmp_path, task.plan, 0, Output(tmp_path).holds)
-        assert note is not None
-        offset = int(note.columns.arrays["offset"][0])
-        data = (tmp_path / note.info.name).read_bytes()[offset : offset + int(note.columns.arrays["length"][0])]
-        pixels = np.frombuffer(data, np.uint8) if format_name == "hdf5" else np.load(io.BytesIO(data))
-        source = Image.open(io.BytesIO(sources(listing)[note.columns.arrays["line"][0]].data)).convert("RGB")
-        expected = np.asarray(source.resize((6, 4), Image.Resampling.BILINEAR))
-        np.testing.assert_array_equal(pixels.reshape(4, 6, 3), expected, strict=True)
-
     def test_a_line_that_cannot_be_packed_is_in_the_note_and_in_the_result(self, listing: Path, tmp_path: Path) -> None:
         task = task_in(tmp_path, listing, PackOptions(store=StoreOptions("verbatim")))
         done = pack_shard(task, nothing)

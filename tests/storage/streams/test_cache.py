@@ -39,7 +39,6 @@ from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.connections import start_fetcher
 from packtrain._storage.streams.layout import CHUNKS, LOCK, address_in, chunk_path
 from packtrain._storage.streams.opening import open_stream
-from packtrain._storage.streams.policy import Reading
 from packtrain._storage.streams.protocol import digest_of_access
 from packtrain.errors import CorruptRecord, Denied, NotThere, RemoteError
 
@@ -328,22 +327,6 @@ class TestKills:
         assert fetcher_pid(cache) == pid
         assert lock_holders((cache.entry / "fetcher.lock").stat()) == (pid,)
 
-    def test_a_killed_client_is_forgotten(self, remote: Remote, cache: ChunkCache) -> None:
-        remote.store.fault("stall", 100)
-        child = os.fork()
-        if not child:
-            try:
-                _job = cache.register("killed", Reading(0, 1, 4, 4, 1, (1, 2)))
-                cache.open(3)
-            finally:
-                os._exit(1)
-        wait_until(lambda: cache.state()["readers"] == 1, "the reader is known")
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        wait_until(lambda: cache.state()["readers"] == 0, "the reader is forgotten")
-        (remote.store.folder / "go").touch()
-        assert cache.state()["clients"] == 1
-
     def test_both_sides_of_a_fork_go_on(self, remote: Remote, cache: ChunkCache) -> None:
         read(cache, 0)
         children = []
@@ -518,11 +501,6 @@ class TestMachine:
         cache = remote.open(4 * MiB)
         assert len(str(cache.entry)) > 200
         assert read(cache, 0) == remote.expected(cache, 0)
-
-    def test_it_pickles_as_its_arguments(self, cache: ChunkCache) -> None:
-        other: ChunkCache = pickle.loads(pickle.dumps(cache))
-        assert read(other, 0) == read(cache, 0)
-        assert other.state()["fetched"] == 1
 
     def test_a_stranger_understands_nothing(self, remote: Remote, cache: ChunkCache) -> None:
         """Whatever is sent, the fetcher answers with an error or ends the connection, and goes on."""
