@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from pathlib import Path
@@ -15,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.support import FORMATS, ONE_FORMAT, image_set, packed, sources
+from helpers.damage import assert_named_by_verify, changed, files, flipped
+from helpers.support import FORMATS, image_set, packed, sources
 
 from packtrain import PackOptions, open_dataset, verify
 from packtrain._core.document import dump_document
@@ -98,15 +96,6 @@ class Packed:
             return
         assert found == self.content, case
 
-    def assert_named_by_verify(self, name: str, case: object) -> None:
-        """`verify` says that this file is damaged."""
-        try:
-            files = {problem.file for problem in verify(self.folder).problems}
-        except DatasetError as error:
-            assert name == "manifest.json", case
-            files = {str(error.file)}
-        assert name in files, (case, files)
-
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], tuple[Path, Path]]:
@@ -156,42 +145,12 @@ def plain(models: dict[tuple[str, str], tuple[Path, Path]], tmp_path: Path, form
     return Packed.at(shutil.copytree(model, tmp_path / "dataset"), listing)
 
 
-@contextmanager
-def changed(path: Path, change: Callable[[bytes], bytes | None]) -> Iterator[None]:
-    """The file with other content, or for None without the file, for a while."""
-    sound = path.read_bytes()
-    data = change(sound)
-    assert data != sound
-    if data is None:
-        path.unlink()
-    else:
-        path.write_bytes(data)
-    yield
-    path.write_bytes(sound)
-
-
-def flipped(*offsets: int, mask: int = 0x55) -> Callable[[bytes], bytes]:
-    """Changes one byte at each offset."""
-
-    def change(data: bytes) -> bytes:
-        array = bytearray(data)
-        for offset in offsets:
-            array[offset] ^= mask
-        return bytes(array)
-
-    return change
-
-
 def cut(data: bytes) -> Iterable[bytes | None]:
     """The content of a file that was cut, has grown, or is gone (None)."""
     for size in {0, 1, len(data) // 2, len(data) - 1} - {len(data)}:
         yield data[:size]
     yield data + b"\0"
     yield None
-
-
-def files(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
 @pytest.mark.complete
@@ -328,7 +287,7 @@ def flip_in_every_file(dataset: Packed, io: str, cases: Callable[[Path], Iterabl
         path = dataset.folder / name
         for offset, mask in cases(path):
             with changed(path, flipped(offset, mask=mask)):
-                dataset.assert_named_by_verify(name, (name, offset, mask))
+                assert_named_by_verify(dataset.folder, name, (name, offset, mask))
                 dataset.assert_right_or_refused(io, (name, offset, mask))
             count += 1
     return count
@@ -358,15 +317,8 @@ def test_a_cut_or_missing_file_is_never_taken_for_data(dataset: Packed, io: str,
         for data in cases if complete else cases[number % len(cases) :][:1]:
             with changed(path, lambda _, data=data: data):  # type: ignore[misc]
                 case = (name, None if data is None else len(data))
-                dataset.assert_named_by_verify(name, case)
+                assert_named_by_verify(dataset.folder, name, case)
                 dataset.assert_right_or_refused(io, case)
-
-
-def test_a_missing_index_folder_is_an_error(plain: Packed) -> None:
-    shutil.rmtree(plain.folder / "index")
-    with pytest.raises(CorruptFile, match="is missing"):
-        open_dataset(plain.folder)
-    assert {problem.file.partition("/")[0] for problem in verify(plain.folder).problems} == {"index"}
 
 
 def test_a_missing_manifest_is_no_dataset(plain: Packed) -> None:
@@ -376,33 +328,6 @@ def test_a_missing_manifest_is_no_dataset(plain: Packed) -> None:
             read(plain.folder)
     with pytest.raises(NotADataset, match=r"has no manifest\.json: not a dataset"):
         open_dataset(plain.folder / "index")
-
-
-GARBAGE = [
-    b"null",
-    b"[]\n",
-    b'"manifest"\n',
-    b"{}\n",
-    b"[" * 100_000,
-    b'{"version": 1}\n',
-    b'{"version": true}\n',
-    b'{"version": "1"}\n',
-    b'{"version": -1}\n',
-    b'{"version": 1e999}\n',
-    b'{"version": ' + b"9" * 5000 + b"}\n",
-    b'{"version": 1, "name": "\\ud800"}\n',
-    b'{"version": 1, "name": NaN}\n',
-    b"\xff\xfe\x00{",
-    b"\0" * 1000,
-]
-
-
-@pytest.mark.parametrize("data", GARBAGE, ids=lambda data: repr(data[:24]))
-def test_garbage_for_a_manifest_is_an_error(plain: Packed, data: bytes) -> None:
-    (plain.folder / "manifest.json").write_bytes(data)
-    with pytest.raises((CorruptFile, UnsupportedVersion), match=r"manifest\.json"):
-        open_dataset(plain.folder)
-    plain.assert_named_by_verify("manifest.json", data[:24])
 
 
 def forge(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -463,7 +388,7 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(
         CorruptFile, match=rf"manifest\.json is damaged: {WHERE[place]}.name: expected the plain name of a file"
     ):
         open_dataset(dataset.folder)
-    dataset.assert_named_by_verify("manifest.json", name)
+    assert_named_by_verify(dataset.folder, "manifest.json", name)
 
 
 @pytest.mark.parametrize(
@@ -504,15 +429,3 @@ def test_an_index_that_points_elsewhere_is_refused(
         opened.image(1)
     for row in dataset.rows[2:]:
         assert opened.record(row.number) == row.data
-
-
-@pytest.mark.complete
-@ONE_FORMAT
-def test_the_command_line_lists_damage_and_fails(plain: Packed) -> None:
-    row = plain.rows[3]
-    row.shard.write_bytes(flipped(row.offset)(row.shard.read_bytes()))
-    command = [sys.executable, "-m", "packtrain", "verify", str(plain.folder)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ended.returncode == 1
-    assert any(row.named_in(line) for line in ended.stdout.splitlines())
-    assert "Traceback" not in ended.stderr

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.damage import assert_named_by_verify, changed, files, flipped
 from helpers.fields import COLUMNS, WITHOUT_IMAGE, field_set
 from helpers.support import FORMATS, packed
 
 from packtrain import verify
 from packtrain._core.manifest import Manifest
 from packtrain._packer.options import Columns
-from packtrain.errors import DatasetError
 
 COUNT = 5
 CONTENTS = {"with images": COLUMNS, "without images": WITHOUT_IMAGE}
@@ -48,36 +46,6 @@ def dataset(
     return copy
 
 
-@contextmanager
-def changed(path: Path, change: Callable[[bytearray], object]) -> Iterator[None]:
-    """The file with other content for a while."""
-    sound = path.read_bytes()
-    data = bytearray(sound)
-    change(data)
-    assert data != sound
-    path.write_bytes(data)
-    yield
-    path.write_bytes(sound)
-
-
-def flipped(offset: int, mask: int = 0x55) -> Callable[[bytearray], object]:
-    """Changes one byte."""
-
-    def change(data: bytearray) -> None:
-        data[offset] ^= mask
-
-    return change
-
-
-def assert_named(dataset: Path, name: str, case: object) -> None:
-    """`verify` says that this file is damaged."""
-    try:
-        files = {problem.file for problem in verify(dataset).problems}
-    except DatasetError as error:
-        files = {str(error.file)}
-    assert name in files, (case, files)
-
-
 def test_a_flipped_byte_of_any_record_is_named_with_row_and_file(dataset: Path) -> None:
     manifest = Manifest.load(dataset)
     shards, lines = (np.load(dataset / "index" / f"{name}.npy").tolist() for name in ("shard", "line"))
@@ -106,11 +74,10 @@ def offsets(path: Path, most: int) -> list[int]:
 
 
 def assert_every_flip_is_named(dataset: Path, most: int, part: slice) -> None:
-    files = sorted(str(path.relative_to(dataset)) for path in dataset.rglob("*") if path.is_file())
-    cases = ((name, offset) for name in files for offset in offsets(dataset / name, most))
+    cases = ((name, offset) for name in files(dataset) for offset in offsets(dataset / name, most))
     for name, offset in islice(cases, part.start, None, part.step):
-        with changed(dataset / name, flipped(offset, 1 << offset % 8)):
-            assert_named(dataset, name, (name, offset))
+        with changed(dataset / name, flipped(offset, mask=1 << offset % 8)):
+            assert_named_by_verify(dataset, name, (name, offset))
 
 
 @pytest.mark.complete
@@ -128,9 +95,6 @@ def test_many_flipped_bytes_in_any_file_are_named(dataset: Path, part: int) -> N
 @pytest.mark.complete
 def test_a_cut_or_missing_column_is_named(dataset: Path) -> None:
     for path in sorted((dataset / "index").glob("field.*")):
-        with changed(path, lambda data: data.pop()):
-            assert_named(dataset, f"index/{path.name}", path.name)
-        data = path.read_bytes()
-        path.unlink()
-        assert_named(dataset, f"index/{path.name}", path.name)
-        path.write_bytes(data)
+        for change in (lambda data: data[:-1], lambda data: None):
+            with changed(path, change):
+                assert_named_by_verify(dataset, f"index/{path.name}", path.name)

@@ -42,8 +42,6 @@ finally:
     print(said.getvalue())  # to a file
 """
 
-Mount = Callable[[str], None]
-
 
 def assert_no_space(outcome: Outcome, out: Path) -> None:
     """The run says that there is no space and leaves no half of a file behind."""
@@ -111,40 +109,25 @@ def test_short_writes_change_nothing(packer: FaultServer, job: Job, memory_path:
         assert_same(out, expected)
 
 
-@pytest.fixture
-def mount(tmp_path: Path) -> Iterator[Mount]:
-    """Mounts a tmpfs with the given options at tmp_path/disk, or gives the mounted one these options."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-
-    def mount_or_remount(options: str) -> None:
-        if disk.is_mount():
-            options += ",remount"
-        command = ["mount", "-t", "tmpfs", "-o", options, "packtrain-test", str(disk)]
-        try:
-            subprocess.run(command, check=True, capture_output=True, text=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            pytest.skip(f"cannot mount a tmpfs here: {getattr(error, 'stderr', '') or error}")
-
-    yield mount_or_remount
-    if disk.is_mount():
-        subprocess.run(["umount", str(disk)], check=True)
+def give(disk: Path, options: str) -> None:
+    """Gives a tmpfs other options."""
+    subprocess.run(["mount", "-o", f"remount,{options}", disk], check=True)
 
 
 @pytest.mark.complete
 @ONE_FORMAT
-def test_small_file_system(packer: FaultServer, job: Job, tmp_path: Path, mount: Mount) -> None:
+def test_small_file_system(packer: FaultServer, job: Job, tmp_path: Path, mounted: Callable[[str], Path]) -> None:
     """Every third size from one page up to what the dataset needs."""
     expected = job.packed(tmp_path / "undisturbed")
-    out = tmp_path / "disk" / "out"
+    out = mounted("size=4k") / "out"
     for pages in range(1, 400, 3):
-        mount(f"size={4 * pages}k")
+        give(out.parent, f"size={4 * pages}k")
         outcome = job.program(packer, renewed(out)).run()
         if outcome.returncode == DONE:
             break
         print(pages, "pages")
         assert_no_space(outcome, out)
-        mount("size=64m")
+        give(out.parent, "size=64m")
         assert_completed(out, expected, job.run)
         renewed(out)
     assert_same(out, expected)
@@ -152,23 +135,24 @@ def test_small_file_system(packer: FaultServer, job: Job, tmp_path: Path, mount:
 
 
 @pytest.mark.complete
-def test_file_system_out_of_inodes(packer: FaultServer, small_job: Job, tmp_path: Path, mount: Mount) -> None:
+def test_file_system_out_of_inodes(
+    packer: FaultServer, small_job: Job, tmp_path: Path, mounted: Callable[[str], Path]
+) -> None:
     expected = small_job.packed(tmp_path / "undisturbed")
-    out = tmp_path / "disk" / "out"
+    out = mounted("nr_inodes=1") / "out"
     for inodes in (1, 2, 3, 5, 8, 13, 21):
-        mount(f"nr_inodes={inodes}")
+        give(out.parent, f"nr_inodes={inodes}")
         print(inodes, "inodes")
         assert_no_space(small_job.program(packer, renewed(out)).run(), out)
-        mount("nr_inodes=1000")
+        give(out.parent, "nr_inodes=1000")
         assert_completed(out, expected, small_job.run)
         renewed(out)
 
 
 def test_the_room_that_a_dead_packer_took_is_free_again(
-    packer: FaultServer, job: Job, tmp_path: Path, mount: Mount
+    packer: FaultServer, job: Job, mounted: Callable[[str], Path]
 ) -> None:
-    mount("size=1m")
-    out = tmp_path / "disk" / "out"
+    out = mounted("size=1m") / "out"
     program = job.program(packer, out)
     calls = program.undisturbed()
     expected = tree(out)

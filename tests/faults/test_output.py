@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 from helpers.faults.campaign import renewed
-from helpers.faults.cases import OPTIONS, Job, assert_same, finished_shards, written
+from helpers.faults.cases import OPTIONS, Job, assert_same, written
 from helpers.faults.harness import FaultServer
-from helpers.support import FORMATS, flip, image_set, packed, shard_bytes, tree
+from helpers.support import FORMATS, image_set, shard_bytes, tree
 
 from packtrain import PackOptions, pack
 from packtrain._core.document import dump_document
-from packtrain._core.files import temporary_path
 from packtrain._core.manifest import VERSION
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain.errors import CorruptFile, OutputConflict, UnsupportedVersion
@@ -54,15 +53,6 @@ def test_a_new_an_empty_and_a_nested_folder_are_packed_into(small_job: Job, tmp_
     for out in (tmp_path / "new", tmp_path / "empty", tmp_path / "a" / "b" / "c"):
         small_job.run(out)
         assert_same(out, tree(tmp_path / "new"))
-
-
-def test_a_folder_with_a_temporary_file_of_a_dead_packer_is_packed_into(small_job: Job, tmp_path: Path) -> None:
-    small_job.run(tmp_path / "new")
-    out = tmp_path / "out"
-    out.mkdir()
-    temporary_path(out / "plan.json").write_bytes(b"half of a pl")
-    small_job.run(out)
-    assert_same(out, tree(tmp_path / "new"))
 
 
 @pytest.mark.parametrize("name", ["notes.txt", ".hidden", "train-000000.tar", "index", "manifest.json"])
@@ -127,41 +117,12 @@ def test_another_plan_is_refused_and_what_differs_is_named(tmp_path: Path, name:
     assert state(out) == before
 
 
-def test_an_unfinished_pack_is_continued(job: Job, tmp_path: Path) -> None:
-    job.run(tmp_path / "undisturbed")
-    out = tmp_path / "out"
-    for lines in (1, 3):
-        pack_until(job, out, lines)
-    finished = finished_shards(out)
-    assert len(finished) == 2
-    report = job.run(out)
-    assert (report.complete_before, report.packed, report.resumed) == (False, 1, 2)
-    assert {name: written(out / name) for name in finished} == finished
-    assert_same(out, tree(tmp_path / "undisturbed"))
-
-
 def test_a_complete_pack_is_reported_and_left_alone(job: Job, tmp_path: Path) -> None:
     first = job.run(tmp_path)
     before = state(tmp_path)
     again = job.run(tmp_path)
     assert again == replace(first, complete_before=True, packed=0, resumed=3)
     assert state(tmp_path) == before
-
-
-def test_a_complete_pack_is_not_changed_by_looking_for_rejects_where_there_are_none(tmp_path: Path) -> None:
-    source = image_set(tmp_path / "images", 3)
-    out = packed(source, tmp_path / "out", "tar")
-    before = state(out)
-    assert pack(source, out, PackOptions(store=StoreOptions("verbatim")), retry_rejects=True).complete_before
-    assert state(out) == before
-
-
-def test_a_file_that_is_still_broken_is_refused_again(small_job: Job, tmp_path: Path) -> None:
-    small_job.run(tmp_path)
-    before = tree(tmp_path)
-    report = replace(small_job, retry_rejects=True).run(tmp_path)
-    assert (report.packed, report.resumed, report.rejects) == (1, 2, 1)
-    assert_same(tmp_path, before)
 
 
 # On the command line, many fields would take many options.
@@ -255,21 +216,6 @@ def test_a_lost_shard_is_packed_again(
     assert_same(tmp_path, expected)
 
 
-@pytest.mark.complete
-def test_a_shard_lost_from_an_unfinished_pack_is_packed_again(job: Job, tmp_path: Path) -> None:
-    job.run(tmp_path / "undisturbed")
-    for damage in DAMAGES.values():
-        out = tmp_path / "out"
-        pack_until(job, out, 3)
-        shard = min(name for name in finished_shards(out))
-        damage(out / shard)
-        assert job.run(out).packed == 2
-        assert_same(out, tree(tmp_path / "undisturbed"))
-        for path in (*out.glob("index/*"), *out.glob("*.*")):
-            path.unlink()
-        (out / "index").rmdir()
-
-
 @pytest.mark.parametrize("keep", [0, 1, 100, -1])
 def test_a_damaged_note_costs_its_shard_alone(job: Job, tmp_path: Path, keep: int) -> None:
     job.run(tmp_path / "undisturbed")
@@ -279,27 +225,6 @@ def test_a_damaged_note_costs_its_shard_alone(job: Job, tmp_path: Path, keep: in
     note.write_bytes(note.read_bytes()[:keep])
     assert job.run(out).packed == 2
     assert_same(out, tree(tmp_path / "undisturbed"))
-
-
-@pytest.mark.complete
-def test_every_damage_to_a_note_is_noticed(small_job: Job, tmp_path: Path) -> None:
-    """A note goes into the index, so that nothing in it may be taken on trust."""
-    small_job.run(tmp_path / "undisturbed")
-    expected = tree(tmp_path / "undisturbed")
-    out = tmp_path / "out"
-    pack_until(small_job, out, 3)
-    model = tree(out)
-    note = min((out / "parts").iterdir())
-    for offset in range(0, note.stat().st_size, 97):
-        for name, content in model.items():
-            (out / name).parent.mkdir(exist_ok=True)
-            (out / name).write_bytes(content)
-        flip(note, offset)
-        small_job.run(out)
-        assert_same(out, expected)
-        for path in (*out.glob("index/*"), *out.glob("*.*")):
-            path.unlink()
-        (out / "index").rmdir()
 
 
 @pytest.mark.parametrize("finished", [True, False], ids=["finished", "unfinished"])
@@ -323,15 +248,6 @@ def test_a_damaged_plan_is_refused(small_job: Job, tmp_path: Path, finished: boo
         assert state(tmp_path) == before
 
 
-def test_a_missing_plan_is_not_made_up(small_job: Job, tmp_path: Path) -> None:
-    small_job.run(tmp_path)
-    (tmp_path / "plan.json").unlink()
-    before = state(tmp_path)
-    with pytest.raises(OutputConflict, match=r"has no plan\.json"):
-        small_job.run(tmp_path)
-    assert state(tmp_path) == before
-
-
 def test_a_plan_of_a_newer_version_is_refused_by_number(small_job: Job, tmp_path: Path) -> None:
     small_job.run(tmp_path)
     plan = tmp_path / "plan.json"
@@ -340,16 +256,3 @@ def test_a_plan_of_a_newer_version_is_refused_by_number(small_job: Job, tmp_path
     plan.write_bytes(dump_document(body))
     with pytest.raises(UnsupportedVersion, match=rf"plan.json has version {VERSION + 7}; .* up to {VERSION}\b"):
         small_job.run(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["manifest.json", "rejects.jsonl", "index/line.npy"])
-def test_a_finished_dataset_that_is_damaged_is_not_packed_over(small_job: Job, tmp_path: Path, name: str) -> None:
-    """To pack a lost shard again, what is known of the others has to be sound."""
-    small_job.run(tmp_path)
-    (tmp_path / "train-000001.tar").unlink()
-    flip(tmp_path / name, -3)
-    before = state(tmp_path)
-    with pytest.raises(CorruptFile) as caught:
-        small_job.run(tmp_path)
-    assert caught.value.file in (name, "index")
-    assert state(tmp_path) == before
