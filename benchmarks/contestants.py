@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from benchmarks.peers.common import VERBATIM
+from benchmarks.peers.common import COEFFICIENTS, VERBATIM
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class Contestant:
         options: Keyword arguments for the module's streams.
         packages: Packages whose versions are recorded, in addition to torch and numpy.
         gpu: True if it is only run on a machine with a GPU.
+        dtype: The type of its images.
     """
 
     module: str
@@ -26,10 +27,13 @@ class Contestant:
     options: Mapping[str, Any] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
     gpu: bool = False
+    dtype: str = "uint8"
 
 
 PACKTRAIN: Final = "packtrain"
 UNCHECKED: Final = "packtrain, check=False"
+CHECKED_FIRST: Final = 'packtrain, check="first"'
+OF_COEFFICIENTS: Final = "packtrain, coefficients"
 TORCH: Final = "torch DataLoader"
 TORCH_PILLOW: Final = "torch DataLoader, Pillow"
 TWO_QUEUES: Final = "threads and two queues"
@@ -44,15 +48,21 @@ ACCIMAGE_LOADER: Final = "packtrain, accimage"
 DALI_VERBATIM: Final = "packtrain, DaliLoader, verbatim"
 FFCV: Final = "FFCV"
 SPDL: Final = "SPDL"
+SLIPSTREAM: Final = "slipstream, JPEG"
+SLIPSTREAM_PLANES: Final = "slipstream, YUV420 planes"
+TURBOLOADER: Final = "TurboLoader"
 COPIES: Final = "copies alone"
 
 _PINNED: Final = {"pin_memory": True}
 _OURS: Final = ("packtrain", "crc32c")
+_SLIPSTREAM: Final = ("visionlab-slipstream", "numba", "PyTurboJPEG")
 _DALI: Final = ("nvidia-dali-cuda120", "nvidia-dali-cuda130")
 
 CONTESTANTS: Final = {
     PACKTRAIN: Contestant("packtrain", packages=_OURS),
     UNCHECKED: Contestant("packtrain", options={"check": False}, packages=_OURS),
+    CHECKED_FIRST: Contestant("packtrain", options={"check": "first"}, packages=_OURS),
+    OF_COEFFICIENTS: Contestant("packtrain", options={"packed": COEFFICIENTS}, packages=_OURS),
     f"{PACKTRAIN}, pin_memory": Contestant("packtrain", options=_PINNED, packages=_OURS, gpu=True),
     ACCIMAGE_LOADER: Contestant(
         "packtrain", "accimage", options={"decoder": "accimage"}, packages=(*_OURS, "accimage")
@@ -74,5 +84,8 @@ CONTESTANTS: Final = {
     DALI_VERBATIM: Contestant("dali_loader", "dali", options={"packed": VERBATIM}, packages=(*_OURS, *_DALI)),
     FFCV: Contestant("ffcv", "ffcv", packages=("ffcv", "numba", "opencv-python-headless")),
     SPDL: Contestant("spdl", "spdl", packages=("spdl", "spdl_io")),
+    SLIPSTREAM: Contestant("slipstream", "slipstream", packages=_SLIPSTREAM),
+    SLIPSTREAM_PLANES: Contestant("slipstream", "slipstream", options={"planes": True}, packages=_SLIPSTREAM),
+    TURBOLOADER: Contestant("turboloader", "turboloader", packages=("turboloader",), dtype="float32"),
     COPIES: Contestant("copying"),
 }

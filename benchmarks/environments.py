@@ -95,6 +95,13 @@ def _accimage_lacks() -> str:
     )
 
 
+def _slipstream_lacks() -> str:
+    return (
+        "it is not on PyPI: install a checkout as benchmarks/README.md says, and name that interpreter in "
+        "PACKTRAIN_SLIPSTREAM_PYTHON"
+    )
+
+
 def _dali_lacks() -> str:
     return "" if platform.machine() == "x86_64" else f"there is no wheel of it for {platform.machine()}"
 
@@ -107,6 +114,8 @@ PEERS: Final = {
     "dali": Environment("PACKTRAIN_DALI_PYTHON", ("nvidia.dali", "packtrain.dali"), lacks=_dali_lacks, packtrain=True),
     "ffcv": Environment("PACKTRAIN_FFCV_PYTHON", ("ffcv",), lacks=_ffcv_lacks, built=True),
     "spdl": Environment("PACKTRAIN_SPDL_PYTHON", ("spdl.io",), lacks=_spdl_lacks),
+    "slipstream": Environment("PACKTRAIN_SLIPSTREAM_PYTHON", ("slipstream",), lacks=_slipstream_lacks),
+    "turboloader": Environment("PACKTRAIN_TURBOLOADER_PYTHON", ("turboloader",)),
     "accimage": Environment("PACKTRAIN_ACCIMAGE_PYTHON", ("accimage", "packtrain"), lacks=_accimage_lacks),
     "chart": Environment("PACKTRAIN_CHART_PYTHON", ("matplotlib",), torch=False, pillow="pillow"),
 }

@@ -140,8 +140,8 @@ def _measured(what: str, contestant: Contestant, module: Any, rest: list[str]) -
     if what == "pace":
         return pace(make(), WARM_UP[stream])
     if len(rest) > 2:
-        return rate(make(), WARM_UP["jpeg"], float(rest[2]))
-    return rate(make(), WARM_UP[stream], SECONDS[stream])
+        return rate(make(), WARM_UP["jpeg"], float(rest[2]), dtype=contestant.dtype)
+    return rate(make(), WARM_UP[stream], SECONDS[stream], dtype=contestant.dtype)
 
 
 def main() -> None:

@@ -153,9 +153,9 @@ def run(name: str, *arguments: object) -> Any:
     return child("loaders", what, name, *rest, python=python)
 
 
-def ratios_of(samples: Mapping[str, list[float]]) -> dict[str, float]:
-    """By what factor packtrain is faster than each contestant."""
-    return {name: ratio(samples[PACKTRAIN], figures) for name, figures in samples.items()}
+def ratios_of(samples: Mapping[str, list[float]], ours: str = PACKTRAIN) -> dict[str, float]:
+    """By what factor `ours` is faster than each contestant."""
+    return {name: ratio(samples[ours], figures) for name, figures in samples.items()}
 
 
 def has_gpu() -> bool:

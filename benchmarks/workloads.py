@@ -12,22 +12,27 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.contestants import (
+    CHECKED_FIRST,
     COPIES,
     DALI,
     DALI_WHOLE,
     FFCV,
     LITDATA,
+    OF_COEFFICIENTS,
     PACKTRAIN,
+    SLIPSTREAM,
+    SLIPSTREAM_PLANES,
     SPDL,
     STREAMING,
     TORCH,
     TORCH_PILLOW,
+    TURBOLOADER,
     TWO_QUEUES,
     UNCHECKED,
     WEBDATASET,
 )
 from benchmarks.measure import describe_list, repeated_list
-from benchmarks.peers.common import ORIGINALS, PACKED, SIDE
+from benchmarks.peers.common import COEFFICIENTS, ORIGINALS, PACKED, SIDE
 from packtrain import PackOptions, StoreOptions, open_dataset, pack
 from packtrain._core.options import ResizeRule
 
@@ -53,7 +58,7 @@ class Workload:
         stream: The function of the peers' modules that makes the batches.
         store: How packtrain stores the images; the peers get raw pixels as packtrain stored them.
         contestants: The names of the contestants.
-        least: By what factor packtrain should be faster than each of these contestants.
+        least: By what factor a contestant should be faster than another one.
         shrink: The resize rule for the loose files, see `ResizeRule.parse`; None keeps their size.
         crops: True if a crop of 224 x 224 is taken without a resize, so that smaller images are left out.
         cold: True if each round is a single pass over files that are on a disk and not in memory.
@@ -63,7 +68,7 @@ class Workload:
     stream: str
     store: StoreOptions = field(default_factory=StoreOptions)
     contestants: tuple[str, ...] = _JPEG
-    least: Mapping[str, float] = field(default_factory=dict)
+    least: Mapping[tuple[str, str], float] = field(default_factory=dict)
     shrink: str | None = None
     crops: bool = False
     cold: bool = False
@@ -81,15 +86,20 @@ WORKLOADS: Final = {
     "jpeg": Workload(
         f"JPEG, RandomResizedCrop({SIDE}), flip",
         "jpeg",
-        contestants=(PACKTRAIN, UNCHECKED, *_JPEG[1:]),
-        least=dict.fromkeys((*_OF_RECORDS, DALI, DALI_WHOLE, FFCV), 2.0),
+        contestants=(PACKTRAIN, OF_COEFFICIENTS, UNCHECKED, *_JPEG[1:], SLIPSTREAM, SLIPSTREAM_PLANES, TURBOLOADER),
+        least={
+            (OF_COEFFICIENTS, FFCV): 3.0,
+            (OF_COEFFICIENTS, DALI): 4.0,
+            (OF_COEFFICIENTS, SLIPSTREAM_PLANES): 2.3,
+            **{(PACKTRAIN, name): 2.0 for name in (*_OF_RECORDS, DALI, DALI_WHOLE, FFCV)},
+        },
     ),
     "jpeg500": Workload(
         f"JPEG, long=500, quality {QUALITY}, RandomResizedCrop({SIDE}), flip",
         "jpeg",
         StoreOptions(store="jpeg", resize="long=500", quality=QUALITY),
         contestants=(PACKTRAIN, UNCHECKED, *_JPEG[1:]),
-        least={FFCV: 1.5},
+        least={(PACKTRAIN, FFCV): 1.5},
         shrink="long=500",
     ),
     "raw256-rrc": Workload(
@@ -97,13 +107,14 @@ WORKLOADS: Final = {
         "raw_rrc",
         StoreOptions(store="raw", resize="short=256"),
         _RAW,
-        {FFCV: 1.8},
+        {(PACKTRAIN, FFCV): 1.8},
     ),
     "raw-crop": Workload(
         f"raw, short=256, RandomCrop({SIDE})",
         "raw",
         StoreOptions(store="raw", resize="short=256"),
-        (*_RAW, COPIES),
+        (*_RAW, CHECKED_FIRST, COPIES),
+        {(CHECKED_FIRST, FFCV): 1.05, (PACKTRAIN, FFCV): 0.9},
         crops=True,
     ),
     "raw-square": Workload(
@@ -150,6 +161,9 @@ def prepare(workload: Workload, images: Path, folder: Path, lines: int) -> dict[
     listed = folder / (ORIGINALS if workload.raw or workload.shrink else "train.txt")
     pack(listed, folder / PACKED, PackOptions(store=workload.store, seed=None))
     described["packed_bytes"] = bytes_of(folder / PACKED)
+    if OF_COEFFICIENTS in workload.contestants:
+        pack(listed, folder / COEFFICIENTS, PackOptions(store=StoreOptions(COEFFICIENTS), seed=None))
+        described["coefficients_bytes"] = bytes_of(folder / COEFFICIENTS)
     if workload.raw:
         described["pixel_bytes"] = _write_pixels(folder)
     return described

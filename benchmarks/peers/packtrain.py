@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from packtrain import ImageDataset, Loader, concat, open_dataset
+from packtrain._readers.dataset.sound import Check
 from packtrain.orders import ChunkShuffled
 from packtrain.transforms import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 
@@ -19,7 +20,7 @@ def jpeg(
     folder: Path,
     *,
     once: bool = False,
-    check: bool = True,
+    check: Check = True,
     packed: str = PACKED,
     decoder: str = "auto",
     **options: Any,
@@ -27,11 +28,11 @@ def jpeg(
     return batches(jpeg_dataset(folder, once=once, check=check, packed=packed, decoder=decoder), **options)
 
 
-def raw_rrc(folder: Path, *, once: bool = False, check: bool = True, **options: Any) -> Iterator[Batch]:
+def raw_rrc(folder: Path, *, once: bool = False, check: Check = True, **options: Any) -> Iterator[Batch]:
     return batches(jpeg_dataset(folder, once=once, check=check), **options)
 
 
-def raw(folder: Path, *, check: bool = True, **options: Any) -> Iterator[Batch]:
+def raw(folder: Path, *, check: Check = True, **options: Any) -> Iterator[Batch]:
     return batches(repeated(open_dataset(folder / PACKED, RandomCrop(SIDE), check=check)), **options)
 
 
@@ -59,7 +60,7 @@ def evaluation_dataset(folder: Path, packed: str = PACKED) -> ImageDataset:
 
 
 def jpeg_dataset(
-    folder: Path, *, once: bool = False, check: bool = True, packed: str = PACKED, decoder: str = "auto"
+    folder: Path, *, once: bool = False, check: Check = True, packed: str = PACKED, decoder: str = "auto"
 ) -> ImageDataset:
     transform = [RandomResizedCrop(SIDE), RandomHorizontalFlip()]
     dataset = open_dataset(folder / packed, transform, check=check, decoder=decoder)

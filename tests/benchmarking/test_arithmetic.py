@@ -91,6 +91,7 @@ def test_a_ratio_is_that_of_the_rounds_and_not_of_the_medians() -> None:
     ours, theirs = [10.0, 40.0, 60.0], [10.0, 10.0, 30.0]
     assert ratio(ours, theirs) == 2.0  # of 1, 4, 2; the medians' would be 4
     assert ratios_of({PACKTRAIN: ours, "it": theirs}) == {PACKTRAIN: 1.0, "it": 2.0}
+    assert ratios_of({PACKTRAIN: ours, "it": theirs}, "it") == {PACKTRAIN: 0.5, "it": 1.0}  # of 1, 1/4, 1/2
     assert medians({"it": theirs}) == {"it": 10.0}
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 from benchmarks import environments
 from benchmarks.contestants import CONTESTANTS, PACKTRAIN
 from benchmarks.environments import PEERS, REQUIREMENTS, Environment, Unavailable, interpreter, make, why_missing
-from benchmarks.peers.common import PACKED, SIDE, arrays, files, originals
+from benchmarks.peers.common import COEFFICIENTS, PACKED, SIDE, arrays, files, originals
 from benchmarks.workloads import WORKLOADS, prepare
 from packtrain import open_dataset
 
@@ -44,12 +44,15 @@ def pixels(path: str | Path) -> np.ndarray:
 def test_loose_files_are_those_of_the_list_in_every_repetition(listed: Path, tmp_path: Path) -> None:
     described = prepare(WORKLOADS["jpeg"], listed, tmp_path / "data", 12)
     samples, dataset = files(tmp_path / "data"), open_dataset(tmp_path / "data" / PACKED)
-    assert described["lines"] == len(samples) == len(dataset) == 12
+    coefficients = open_dataset(tmp_path / "data" / COEFFICIENTS)
+    assert described["lines"] == len(samples) == len(dataset) == len(coefficients) == 12
     assert len({path for path, _ in samples}) == 12
     for row, (path, label) in enumerate(samples):
         assert label == row % 4 == dataset.label(row)
         assert Path(path).read_bytes() == (listed.parent / f"{label}.jpg").read_bytes()
         assert (np.array(dataset.image(row)) == pixels(path)).all()
+        assert (np.array(coefficients.image(row)) == pixels(path)).all()
+        assert not bytes(coefficients.record(row)).startswith(b"\xff\xd8")
     assert originals(tmp_path / "data") == []
 
 
@@ -90,7 +93,7 @@ def functions(module: str) -> set[str]:
 def test_every_contestant_has_the_stream_of_its_workload(name: str) -> None:
     workload = WORKLOADS[name]
     assert workload.contestants[0] == PACKTRAIN
-    assert set(workload.least) <= set(workload.contestants)
+    assert {name for pair in workload.least for name in pair} <= set(workload.contestants)
     for contestant in workload.contestants:
         assert workload.stream in functions(CONTESTANTS[contestant].module)
 
