@@ -213,6 +213,7 @@ typedef struct {
     const unsigned char *classes, *masks, *values;
     unsigned class_at; /* the next class */
     unsigned bit;      /* the next bit of the values */
+    bool sound;        /* whether what has been read is as it must be */
     int16_t dc[GROUP];
     unsigned char bands[GROUP];
 } Parts;
@@ -239,33 +240,38 @@ static inline int count_masks(const unsigned char *classes, int count) {
     return found;
 }
 
-/* Reads the DC coefficients; returns where they end. */
-static inline const unsigned char *read_dc(int16_t *dc, const unsigned char *in, int count) {
+/* Reads the DC coefficients, each of which must have 16 bits; returns where they end. */
+static inline const unsigned char *read_dc(Parts *parts, const unsigned char *in, int count) {
     const unsigned char *differences = in + 2, *escaped = differences + count - 1;
-    dc[0] = (int16_t)load_16(in);
+    int value = load_16(in);
+    unsigned beyond = 0;
+    parts->dc[0] = (int16_t)value;
     for (int number = 1; number < count; number++) {
         int difference = (int8_t)differences[number - 1];
         if (difference == ESCAPE) {
-            dc[number] = (int16_t)load_16(escaped);
+            value = load_16(escaped);
             escaped += 2;
         } else {
-            dc[number] = (int16_t)(dc[number - 1] + difference);
+            value += difference;
         }
+        beyond |= (unsigned)(value - INT16_MIN);
+        parts->dc[number] = (int16_t)value;
     }
+    parts->sound = !(beyond >> 16);
     return escaped;
 }
 
 /* Reads which bands each block has, and counts them; returns where that ends. */
-static inline const unsigned char *read_bands(unsigned char *bands, int *bands_count, const unsigned char *in,
-                                              int count) {
+static inline const unsigned char *read_bands(Parts *parts, int *bands_count, const unsigned char *in, int count) {
     uint64_t numbers = load_64(in);
     const unsigned char *others = in + (count + 1) / 2;
     int found = 0;
     for (int index = 0; index < count; index++, numbers >>= 4) {
         int number = numbers & 15;
-        bands[index] = number == OTHER_BANDS ? *others++ : COMMON_BANDS[number];
-        found += __builtin_popcount(bands[index]);
+        parts->bands[index] = number == OTHER_BANDS ? *others++ : COMMON_BANDS[number];
+        found += __builtin_popcount(parts->bands[index]);
     }
+    parts->sound &= !(count & 1 && numbers & 15);
     *bands_count = found;
     return others;
 }
@@ -273,14 +279,17 @@ static inline const unsigned char *read_bands(unsigned char *bands, int *bands_c
 /* Reads what comes before the coefficients of the bands. */
 static inline void begin(Parts *parts, const unsigned char *in, int count) {
     int bands;
-    parts->classes = read_bands(parts->bands, &bands, read_dc(parts->dc, in, count), count);
+    parts->classes = read_bands(parts, &bands, read_dc(parts, in, count), count);
+    parts->sound &= !(bands & 1 && parts->classes[bands / 2] >> 4);
     parts->masks = parts->classes + (bands + 1) / 2;
     parts->values = parts->masks + count_masks(parts->classes, bands);
     parts->class_at = parts->bit = 0;
 }
 
+/* Whether a group is sound, has been read up to its end, and all that fills up its last byte is 0. */
 static inline bool ends_at(const Parts *parts, const unsigned char *end) {
-    return parts->values + ((parts->bit + 7) >> 3) == end;
+    unsigned used = parts->bit & 7;
+    return parts->sound && parts->values + ((parts->bit + 7) >> 3) == end && !(used && end[-1] >> used);
 }
 
 static inline int next_value(Parts *parts, int width) {

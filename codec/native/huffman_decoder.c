@@ -14,6 +14,7 @@
 #include "huffman_decoder.h"
 
 #include "errors.h"
+#include "zigzag.h"
 
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -66,15 +67,6 @@ struct HuffmanDecoder {
     bool passed;    /* whether the reader has passed over the rest of this row */
     JCOEF previous[MAX_COMPS_IN_SCAN];
     Table dc[NUM_HUFF_TBLS], ac[NUM_HUFF_TBLS];
-};
-
-/* The natural position of each position in zigzag order (T.81, figure A.6). Coefficients beyond the end of a block are
-   written to its last position, and the block is refused afterwards. */
-static const unsigned char NATURAL[DCTSIZE2 + 32] = {
-    0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48, 41, 34,
-    27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51,
-    58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63, 63, 63, 63, 63, 63, 63, 63, 63,
-    63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63,
 };
 
 /* The value of `size` bits (T.81, F.2.2.1). */

@@ -32,11 +32,11 @@ class Bits:
 
     def __init__(self, data: bytes) -> None:
         self._all = int.from_bytes(data, "little")
-        self.at = 0
+        self.left = 8 * len(data)
 
     def unsigned(self, width: int) -> int:
-        found = self._all >> self.at & ((1 << width) - 1)
-        self.at += width
+        found = self._all & ((1 << width) - 1)
+        self._all, self.left = self._all >> width, self.left - width
         return found
 
     def signed(self, width: int) -> int:
@@ -104,7 +104,12 @@ def read_head(head: bytes) -> tuple[int, int, dict[int, list[int]], list[Compone
 
 
 def read_group(group: bytes, count: int) -> list[list[int]]:
-    """Return the blocks of a group, each 64 coefficients in zigzag order."""
+    """Return the blocks of a group, each 64 coefficients in zigzag order.
+
+    Raises:
+        ValueError: It does not end where it should, fills up a byte with anything but 0, or has a DC coefficient of
+            more than 16 bits.
+    """
     escaped = 2 + count - 1
     dc = [int.from_bytes(group[:2], "little", signed=True)]
     for difference in struct.unpack(f"{count - 1}b", group[2:escaped]):
@@ -132,12 +137,17 @@ def read_group(group: bytes, count: int) -> list[list[int]]:
                 read_band(block, band, next(left), masks, bits)
         block[0] = dc[number]
         blocks.append(block)
+    if bits.left not in range(8) or bits.unsigned(bits.left) or any(not -(1 << 15) <= value < 1 << 15 for value in dc):
+        raise ValueError("the group is damaged")
     return blocks
 
 
 def nibbles(data: bytes, count: int) -> list[int]:
     """Return numbers of four bits, of which each byte has two."""
-    return [data[i // 2] >> 4 * (i % 2) & 15 for i in range(count)]
+    found = [each >> shift & 15 for each in data[: (count + 1) // 2] for shift in (0, 4)]
+    if any(found[count:]):
+        raise ValueError("half a byte is left over, and is not 0")
+    return found[:count]
 
 
 def read_band(block: list[int], band: int, kind: int, masks: Iterator[int], bits: Bits) -> None:

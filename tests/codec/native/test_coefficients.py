@@ -345,19 +345,32 @@ class TestRefused:
             for top in range(0, made.height, 8):
                 assert _extension.cut(record, (left, top, 8, 8)) is not None
 
-    @pytest.mark.parametrize("reader", READERS)
-    def test_what_fills_up_the_last_byte_of_the_classes_counts_for_nothing(self, reader: str) -> None:
+    @pytest.mark.parametrize(("place", "bits"), [(2, 0xF0), (3, 0xF0), (5, 0xF0)], ids=["bands", "classes", "values"])
+    def test_what_fills_up_a_byte_is_0(self, place: int, bits: int) -> None:
         random = np.random.default_rng(0)
         made = picture(random, 8, 8, "grey", density=0)
         made.coefficients[0][..., 1] = 5
         record = _extension.coefficient_record(written(made, random))
         coded = int.from_bytes(record[24:28], "little")
         # DC, bands, class, mask and value of the only block.
-        assert len(record) == coded + 6 and record[coded + 3] >> 4 == 0
-        other = record[: coded + 3] + bytes([record[coded + 3] | 0x10]) + record[coded + 4 :]
-        assert_same(as_python_reads(other), as_python_reads(record))
-        if reader in available():
-            assert_same(arrays(other, reader), as_python_reads(record))
+        assert len(record) == coded + 6
+        for bit in (bit for bit in range(8) if bits >> bit & 1):
+            other = bytearray(record)
+            other[coded + place] ^= 1 << bit
+            assert_refused_by_all(bytes(other))
+
+    @pytest.mark.parametrize("sign", [1, -1])
+    def test_dc_coefficients_have_16_bits(self, sign: int) -> None:
+        record = _extension.coefficient_record(written(of_dc([[0, sign * 100]]), np.random.default_rng(0)))
+        coded = int.from_bytes(record[24:28], "little")
+        last = 32767 if sign > 0 else -32768
+        widest, beyond = (
+            record[:coded] + struct.pack("<h", last - sign * (100 - more)) + record[coded + 2 :] for more in (0, 1)
+        )
+        for reader in available():
+            assert arrays(widest, reader)[0][1, 0] == last
+        assert_same(as_python_reads(widest), arrays(widest))
+        assert_refused_by_all(beyond)
 
     def test_what_baseline_cannot_keep_is_refused_as_by_the_transcoder(self) -> None:
         file = io.BytesIO()
@@ -375,6 +388,16 @@ def assert_refused(record: bytes) -> None:
         _extension.decode(record, (0, 0, 8, 8), 3, 1)
     with pytest.raises(ValueError, match="record is damaged"):
         _extension.cut(record, (0, 0, 8, 8))
+
+
+def assert_refused_by_all(record: bytes) -> None:
+    """Whatever reads groups refuses this record, and so does whatever reads records."""
+    for reader in available():
+        with pytest.raises(ValueError, match="record is damaged"):
+            arrays(record, reader)
+    assert_refused(record)
+    with pytest.raises(ValueError, match=r"damaged|half a byte"):
+        coefficient_records.read(record)
 
 
 def outcome(data: bytes, reader: str) -> object:
