@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import re
-from pathlib import PurePosixPath
+import sys
+from pathlib import Path, PurePosixPath
 
 from sphinx.application import Sphinx
 
 project = "packtrain"
 author = "the authors of packtrain"
 project_copyright = author
-extensions = ["myst_parser"]
+sys.path.insert(0, str(Path(__file__).parent))
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "reference"]
+autodoc_typehints = "none"  # the tables have them
+autodoc_member_order = "bysource"
+default_role = "code"
+maximum_signature_line_length = 80
+napoleon_use_ivar = True
+napoleon_use_rtype = False
 # The whole repository, so that links to examples and to code lead where they do on a forge.
 include_patterns = ["*.md", "docs/**.md", "examples/**.md", "benchmarks/README.md", "tests/README.md"]
 root_doc = "docs/README"

@@ -67,8 +67,6 @@ class MonitoredLoader:
 def watch(loader: Iterable[Any]) -> MonitoredLoader:
     """Measure a torch DataLoader, or any other iterable of batches.
 
-    ::
-
         loader = watch(DataLoader(...))
         for images, labels in loader:
             ...
