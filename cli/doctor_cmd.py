@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def command(as_json: bool) -> int:
     """Show what is installed, how fast it reads images here, and what would make it faster. Takes some seconds.
 
-    Exit code 1 means that something is broken: there is no Pillow, or Pillow and pillow-simd overwrote each other.
+    Exit code 1 means that something is broken: there is neither Pillow nor the C extension, or Pillow
+    and pillow-simd overwrote each other.
     """
     from packtrain._extras.doctor import examine
 

@@ -1,4 +1,6 @@
-"""Pillow or pillow-simd: two distributions of the package PIL. A user installs exactly one of them.
+"""Pillow or pillow-simd: two distributions of the package PIL. A user installs one of them, or none.
+
+Without either, the C extension decodes JPEGs by itself; whatever else needs an image asks here, and is refused.
 
 Which files are images, how large they may be, and which pixels fit into 8 bits is decided here, once for packing,
 reading and verifying.
@@ -16,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from packtrain._core.errors import MissingDependency
 from packtrain._core.installing import extra_command
@@ -55,8 +57,11 @@ _WIDE: Final = {"F": "floating-point numbers", "I": "whole numbers of up to 32 b
 
 
 @functools.cache
-def require_pillow() -> ModuleType:
+def require_pillow(needed_by: str = "this step") -> ModuleType:
     """The module `PIL.Image`.
+
+    Args:
+        needed_by: What needs it.
 
     Raises:
         MissingDependency: Neither Pillow nor pillow-simd is installed.
@@ -64,8 +69,34 @@ def require_pillow() -> ModuleType:
     try:
         from PIL import Image
     except ImportError as error:
-        raise MissingDependency(f"neither Pillow nor pillow-simd can be imported ({error}): {_advice()}") from error
+        raise MissingDependency(
+            f"neither Pillow nor pillow-simd can be imported ({error}), which {needed_by} needs: {_advice()}"
+        ) from error
     return Image
+
+
+@functools.cache
+def has_pillow() -> bool:
+    """True if Pillow or pillow-simd can be imported."""
+    try:
+        require_pillow()
+    except MissingDependency:
+        return False
+    return True
+
+
+def file_like(data: Encoded) -> str:
+    """Says what kind of file needs Pillow."""
+    start = bytes(data[:8])
+    if start.startswith(b"\xff\xd8"):
+        return "a JPEG that packtrain alone does not decode for certain"
+    return f"a file that is no JPEG (it begins with {start!r})"
+
+
+def is_picture(value: object) -> TypeGuard[Image]:
+    """True for a PIL image, of which there are none before the module is loaded."""
+    loaded = sys.modules.get("PIL.Image")
+    return loaded is not None and isinstance(value, loaded.Image)
 
 
 def open_image(data: Encoded) -> Image:
@@ -78,7 +109,7 @@ def open_image(data: Encoded) -> Image:
         ValueError: It is a damaged coefficient record.
         Exception: Whatever Pillow's plugins raise on a damaged header.
     """
-    pillow = require_pillow()
+    pillow = require_pillow(file_like(data))
     from PIL import UnidentifiedImageError
 
     data = as_image_file(data)
@@ -94,7 +125,9 @@ def open_image(data: Encoded) -> Image:
 @contextmanager
 def whole_images_only() -> Iterator[None]:
     """Makes Pillow refuse truncated images, whatever the caller has set ``ImageFile.LOAD_TRUNCATED_IMAGES`` to."""
-    require_pillow()
+    if not has_pillow():
+        yield
+        return
     from PIL import ImageFile
 
     before = ImageFile.LOAD_TRUNCATED_IMAGES
@@ -131,26 +164,29 @@ def check_pixels(width: int, height: int) -> None:
     Warns with Pillow's DecompressionBombWarning above the limit.
 
     Raises:
-        DecompressionBombError: The image has more than twice as many pixels as the limit.
+        DecompressionBombError: The image has more than twice as many pixels as the limit; without Pillow, a ValueError.
     """
     limit = pixel_limit()
     if limit is None or width * height <= limit:
         return
-    pillow = require_pillow()
     text = f"an image of {width} x {height} pixels exceeds the limit of {limit} pixels (PIL.Image.MAX_IMAGE_PIXELS)"
     if width * height > 2 * limit:
-        raise pillow.DecompressionBombError(f"{text} more than twice")
-    warnings.warn(text, pillow.DecompressionBombWarning, stacklevel=2)
+        raise _bomb_error()(f"{text} more than twice")
+    warnings.warn(text, require_pillow().DecompressionBombWarning if has_pillow() else RuntimeWarning, stacklevel=2)
 
 
 def check_scans(data: Encoded, width: int, height: int) -> None:
     """Refuses a JPEG of this size that would take too long to decode. Pillow does not.
 
     Raises:
-        DecompressionBombError: It has too many scans.
+        DecompressionBombError: It has too many scans; without Pillow, a ValueError.
     """
     if reason := too_many_scans(data, width, height):
-        raise require_pillow().DecompressionBombError(reason)
+        raise _bomb_error()(reason)
+
+
+def _bomb_error() -> type[Exception]:
+    return require_pillow().DecompressionBombError if has_pillow() else ValueError
 
 
 def misfit(image: Image) -> str | None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from .geometry import FILTERS, Box, Scale
 from .native import extension
-from .pillow import require_pillow
+from .pillow import has_pillow, require_pillow
 
 NAMES: Final = ("bilinear", "bicubic")
 """The filters that the extension has."""
@@ -24,12 +24,15 @@ _WIDTH, _HEIGHT = 40, 90
 
 @functools.cache
 def style() -> int | None:
-    """The `style` with which the extension gives Pillow's pixels; None if there is none."""
+    """The `style` with which the extension gives Pillow's pixels; None if there is none.
+
+    Without Pillow, it is the last one, that of the newest.
+    """
     if extension is None:
         return None
     # Noise, so that every rounding shows; with a fixed seed, so that all processes come to the same answer.
     pixels = np.random.Generator(np.random.Philox(0)).integers(0, 256, (_HEIGHT, _WIDTH, 3), np.uint8)
-    for candidate in _STYLES:
+    for candidate in _STYLES if has_pillow() else _STYLES[-1:]:
         if all(_same(pixels, size, candidate) for size in _SIZES):
             return candidate
     return None
@@ -71,12 +74,12 @@ def array_resized(
 
 def _same(pixels: npt.NDArray[np.uint8], size: tuple[int, int], candidate: int) -> bool:
     """Return True if the extension and Pillow resize `pixels` to the same bytes; `size` is (width, height)."""
-    image = require_pillow().frombytes("RGB", (_WIDTH, _HEIGHT), pixels.tobytes())
     try:
-        return all(
-            array_resized(pixels, Scale(*size, resample), candidate).tobytes() == image.resize(size, resample).tobytes()
-            for resample in sorted(RESAMPLES)
-        )
+        made = {resample: array_resized(pixels, Scale(*size, resample), candidate) for resample in sorted(RESAMPLES)}
     except ValueError:
         # This processor has no instructions for it.
         return False
+    if not has_pillow():
+        return True
+    image = require_pillow().frombytes("RGB", (_WIDTH, _HEIGHT), pixels.tobytes())
+    return all(each.tobytes() == image.resize(size, resample).tobytes() for resample, each in made.items())

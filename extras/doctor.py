@@ -15,7 +15,14 @@ from packtrain._codec.decoders import DECODERS, candidates, decoder
 from packtrain._codec.pillow import pillow_conflict, pillow_version
 from packtrain._core.cores import available_cores
 from packtrain._core.errors import MissingDependency
-from packtrain._core.installing import EXTENSION_NEEDS, after_installing, build_command, missing_packages, pip
+from packtrain._core.installing import (
+    EXTENSION_NEEDS,
+    after_installing,
+    build_command,
+    extra_command,
+    missing_packages,
+    pip,
+)
 
 from .decoder_speed import DecoderSpeed, measure_decoder
 from .foreign_decoders import ForeignDecoder, find_dali, find_gpu
@@ -52,14 +59,14 @@ class MachineFacts:
         versions: Versions of Python, packtrain, numpy and torch; None for a package that is not installed. With the C
             extension, also the libjpeg that it uses.
         pillow: Pillow or pillow-simd, with its version and libjpeg; None if neither can be imported.
-        pillow_problem: Trouble with Pillow: none can be imported, or both are installed. None if all is well.
+        pillow_problem: Trouble with Pillow: both are installed, or neither, and no extension. None if all is well.
         avx2: True if the processor has AVX2, for which pillow-simd should be compiled.
         to_install: Debian packages that are missing for compiling an extension.
         cores: Cores that this process may use.
         machine_cores: Cores of the machine.
         shm_bytes: Size of /dev/shm in bytes; None if there is none.
         shm_free: Free bytes in /dev/shm; None if there is none.
-        decoders: All decoders that packtrain knows, in its order; empty without Pillow, which all of them need.
+        decoders: All decoders that packtrain knows, in its order; empty without Pillow, which they are compared with.
         resizes: True if packtrain resizes with its extension, and not with Pillow.
         gpu: Decoder on the GPU; None if there is no GPU, or no Pillow to compare with.
         dali: NVIDIA DALI on the CPU; None if it is not installed, or there is no Pillow to compare with.
@@ -127,7 +134,8 @@ def find_facts() -> MachineFacts:
     try:
         pillow = pillow_version()
     except MissingDependency as error:
-        pillow_problem = pillow_problem or str(error)
+        if native.extension is None:
+            pillow_problem = pillow_problem or str(error)
     shm_bytes, shm_free = _shm(Path("/dev/shm"))
     return MachineFacts(
         versions={"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}, **_libjpeg()},
@@ -140,7 +148,7 @@ def find_facts() -> MachineFacts:
         shm_bytes=shm_bytes,
         shm_free=shm_free,
         decoders=tuple(_decoders()) if pillow else (),
-        resizes=pillow is not None and resizing.style() is not None,
+        resizes=resizing.style() is not None,
         gpu=find_gpu() if pillow else None,
         dali=find_dali() if pillow else None,
     )
@@ -197,7 +205,15 @@ def advise(facts: MachineFacts) -> list[Advice]:
 def _advice(facts: MachineFacts) -> Iterator[Advice]:
     if facts.pillow_problem:
         yield Advice(facts.pillow_problem, _replace_pillow(facts), broken=True)
-    elif facts.avx2 and facts.pillow is not None and not facts.pillow.startswith("pillow-simd"):
+    elif facts.pillow is None:
+        yield Advice(
+            "there is no Pillow: packtrain packs and reads JPEGs without it, but no other formats, no masks, no grey "
+            "images (mode L) and no transforms that are not packtrain's, and it neither resizes nor checks (`pack "
+            "--resize`, `--check`)",
+            extra_command("pillow"),
+            optional=True,
+        )
+    elif facts.avx2 and not facts.pillow.startswith("pillow-simd"):
         users = (
             "packtrain's own transforms resize without Pillow here and gain nothing; `pack --resize`, and transforms "
             "that are not packtrain's, do"

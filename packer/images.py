@@ -17,6 +17,8 @@ from packtrain._codec.jpeg_markers import frame_header, too_many_scans
 from packtrain._codec.native import extension, require_extension
 from packtrain._codec.pillow import (
     exceeds_limit,
+    file_like,
+    has_pillow,
     misfit,
     open_image,
     pillow_version,
@@ -28,6 +30,7 @@ from packtrain._core.installing import build_command
 from packtrain._core.options import ResizeRule, StoreOptions
 from packtrain._core.store_modes import StoreMode
 
+from .foreign.records import Unfit, image_facts
 from .probe import ImageHeader, probe
 from .sources import Refused
 
@@ -146,6 +149,8 @@ def encoder(options: StoreOptions) -> str | None:
 def _kept(data: bytes, options: StoreOptions) -> StoredImage:
     """Store modes that keep the pixels of the file."""
     header, remarks = None if options.check else probe(data), []
+    if header is None and not options.check and not has_pillow():
+        header = _decodable(data)
     if header is None or exceeds_limit(header.width, header.height):
         source = _decode(data, options.mode)
         header, remarks = source.header, source.remarks
@@ -169,6 +174,16 @@ def _unlike(options: StoreOptions, reason: str) -> str:
     """The remark about a record that is not what the store mode makes of JPEGs."""
     what = "not stored as coefficients" if options.store_mode.has_coefficients else "not crop-ready"
     return f"{what}: {reason}"
+
+
+def _decodable(data: bytes) -> ImageHeader | None:
+    """The header of an image that the extension decodes without a warning; None for all others."""
+    try:
+        facts = image_facts(memoryview(data))
+        require_extension("Reading JPEGs without Pillow").decode(data, (0, 0, facts.width, facts.height), 3, 1)
+    except (Unfit, ValueError):
+        return None
+    return ImageHeader("jpg", *facts[:3])
 
 
 def _is_same(record: bytes, jpeg: bytes, mode: StoreMode) -> bool:
@@ -227,7 +242,7 @@ class _Source(NamedTuple):
 
 
 def _decode(data: bytes, mode: str) -> _Source:
-    pillow = require_pillow()
+    pillow = require_pillow(file_like(data))
     from PIL import UnidentifiedImageError
 
     with warnings.catch_warnings(), whole_images_only(), faults_of_the_image("Pillow refuses it"):

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from packtrain._codec.pillow import pixel_limit, set_pixel_limit
-from packtrain._core.errors import RemoteError, ShardFailed, UnreadableFile
+from packtrain._core.errors import MissingDependency, RemoteError, ShardFailed, UnreadableFile
 from packtrain._core.files import (
     checksum_file,
     file_errors,
@@ -229,6 +229,8 @@ def _write(task: ShardTask, writer: ShardWriter, report: Callable[[ShardProgress
                     encoded = source.encode(schema, entry)
                 except Refused as refusal:
                     rejects.append(Reject(entry.line, entry.path, str(refusal)))
+                except MissingDependency as error:
+                    raise MissingDependency(f"{source.where(entry)}: {error}") from error
                 except (OSError, UnreadableFile, RemoteError, MemoryError) as error:
                     raise _not_the_files_fault(error, entry, source) from error
                 else:

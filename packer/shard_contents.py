@@ -21,7 +21,7 @@ from crc32c import crc32c
 from packtrain._codec.cut import has_table, has_true_table
 from packtrain._codec.decode import EncodedImage, RecordDecoder
 from packtrain._codec.decoders import decoder
-from packtrain._codec.pillow import misfit, open_image, whole_images_only
+from packtrain._codec.pillow import has_pillow, misfit, open_image, whole_images_only
 from packtrain._codec.values import decode_value
 from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import CorruptFile, DatasetError, MissingDependency
@@ -253,7 +253,9 @@ class _FieldRecords:
         self._columns = columns
         self._bare = manifest.bare
         self._sized = field.has_pixels
-        self._decoder = None if field.store is None else RecordDecoder(field.store, decoder("pillow"))
+        self._decoder = (
+            None if field.store is None else RecordDecoder(field.store, decoder("pillow" if has_pillow() else "auto"))
+        )
 
     def entries(self, rows: Rows) -> Iterator[tuple[int, ...]]:
         """Offset, length, checksum, width and height of the records of some rows."""
@@ -291,10 +293,17 @@ class _FieldRecords:
             return f"it cannot be decoded ({type(error).__name__}: {error})"
 
     def _not_an_image(self, images: RecordDecoder, image: EncodedImage) -> str | None:
-        with whole_images_only():
-            images.image(image)
-        if not images.store.store_mode.is_raw and (problem := misfit(open_image(image.data))):
-            return problem
+        if images.store.store_mode.is_raw:
+            images.raw_pixels(image, image.box)
+            return None
+        if has_pillow():
+            with whole_images_only():
+                images.image(image)
+            if problem := misfit(open_image(image.data)):
+                return problem
+        elif images.rgb(image, image.box) is None:
+            # Only Pillow can say what it is.
+            open_image(image.data)
         # Nobody cuts verbatim records, whatever table a file brought along.
         if images.store.store_mode.may_be_cut and has_table(image.data) and not has_true_table(image.data):
             return "its table of restart intervals does not fit it"

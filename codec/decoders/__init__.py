@@ -16,6 +16,7 @@ from packtrain._core.arguments import choice
 from packtrain._core.errors import MissingDependency
 from packtrain._core.installing import build_command, extra_command
 
+from ..pillow import has_pillow
 from .base import PILLOW, BackEnd
 from .base import Decoder as Decoder
 from .selfcheck import deviation
@@ -73,7 +74,8 @@ def candidates() -> Iterator[Candidate]:
         except MissingDependency as error:
             yield Candidate(name, None, str(error))
         else:
-            yield Candidate(name, found, deviation(found) if isinstance(found, BackEnd) else None)
+            # Without Pillow there is nothing to compare with, and the extension has tested itself.
+            yield Candidate(name, found, deviation(found) if isinstance(found, BackEnd) and has_pillow() else None)
 
 
 @functools.cache

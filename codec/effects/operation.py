@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..native import Extension, extension
-from ..pillow import require_pillow
+from ..pillow import has_pillow, require_pillow
 from ..pixels import array_from_image
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class PixelOperation(ABC):
     """An operation that computes new values of pixels. Subclasses are frozen dataclasses of its parameters."""
 
     styles: ClassVar[tuple[int, ...]] = (0,)
-    """The variants of `change`, the usual one first; none if Pillow has to do it."""
+    """The variants of `change`, pillow-simd's before Pillow's; none if Pillow has to do it."""
     moves: ClassVar[bool] = False
     """True if pixels end up in other places, so that a mask has to follow."""
 
@@ -90,9 +90,14 @@ class PixelOperation(ABC):
 
 @functools.cache
 def style_of(kind: type[PixelOperation]) -> int | None:
-    """The style with which an operation gives the pixels of the installed Pillow; None if there is none."""
+    """The style with which an operation gives the pixels of the installed Pillow; None if there is none.
+
+    Without Pillow, it is the last one, that of Pillow itself.
+    """
     if extension is None:
         return None
+    if not has_pillow():
+        return next(reversed(kind.styles), None)
     agrees = functools.partial(_agrees, extension)
     return next((style for style in kind.styles if all(agrees(style, each) for each in kind.examples())), None)
 

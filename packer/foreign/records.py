@@ -10,7 +10,7 @@ from packtrain._codec.jpeg_markers import frame_header, too_many_scans
 from packtrain._codec.masks import png_header
 from packtrain._codec.pillow import open_image
 from packtrain._codec.values import decode_json, parse_npy
-from packtrain._core.errors import UsageError
+from packtrain._core.errors import MissingDependency, UsageError
 from packtrain._core.schema import Field, check_array
 
 from ..lists.labels import LARGEST_FLOAT32
@@ -73,6 +73,8 @@ def _opened_facts(data: memoryview) -> ImageFacts:
             # Not `getexif` of an image without EXIF data: Pillow would decode a PNG to look behind its pixels.
             orientation = image.getexif().get(_ORIENTATION, 1) if exif else 1
             return ImageFacts(image.width, image.height, orientation if orientation in range(1, 9) else 1)
+    except (MissingDependency, MemoryError):
+        raise
     except Exception as error:
         # Pillow's plugins raise any kind of error on a damaged header.
         raise Unfit(f"its header cannot be read ({error})") from error

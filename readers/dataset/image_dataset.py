@@ -351,7 +351,8 @@ def open_dataset(
         transform: Any callable, called with each PIL image as in torchvision; or one of `packtrain.transforms`, or a
             list or `Compose` of them (torchvision's `Compose`, too). These see the encoded record and decode
             only what they need. If there are no others, images are tensors, uint8 [channels, height, width]; a foreign
-            callable after them gets a PIL image.
+            callable after them gets a PIL image. None: images are PIL images; where neither Pillow nor pillow-simd is
+            installed, they are such tensors.
         target_transform: Called with each label.
         io: ``"mmap"``, ``"pread"``, or ``"auto"``: pread on network file systems, where a mapped read that fails is a
             SIGBUS, mmap elsewhere.

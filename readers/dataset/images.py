@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from packtrain._codec.decode import RecordDecoder
+from packtrain._codec.pillow import has_pillow
 from packtrain._codec.stages import OTHER, TRANSFORM, OnStage, untimed
 from packtrain._core.errors import MissingDependency
 
+from ..transforms.compose import Compose
 from ..transforms.executors import Into
 from ..transforms.pipeline import AnyPipeline, Pipeline, drawn, pipeline_of
 from ..transforms.undecoded import UndecodedExecutor, require_plannable
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
 
     from packtrain._codec.decoders import Decoder
 
-    from ..transforms.compose import Compose
     from ..transforms.views import Views
     from .store import Records
 
@@ -56,6 +57,8 @@ class StoredImages:
                 compose, self._decoder, executors=[UndecodedExecutor(self._decoder)]
             )
         else:
+            # Without Pillow there are no PIL images, and tensors take their place.
+            compose = Compose(()) if compose is None and not has_pillow() else compose
             self.pipeline = None if compose is None else pipeline_of(compose, self._decoder, scaled=scaled)
 
     def decode(self, row: int, on_stage: OnStage = untimed) -> Image | None:

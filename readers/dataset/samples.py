@@ -524,5 +524,5 @@ class PackedSamples(Samples):
             return self.store.label(row)
         records = self.store.field(checked_name(name, self.store.schema.names))
         if records.field.kind == "image":
-            return StoredImages(records, self.decoder, None, scaled=False).decode(row)
+            return StoredImages(records, self.decoder, None, scaled=False).make(row)
         return records.value(row)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import default_collate
 
-from packtrain._codec.pillow import require_pillow
+from packtrain._codec.pillow import is_picture
 from packtrain._core import schema
 from packtrain._core.kinds import KINDS
 
@@ -96,7 +96,7 @@ def _kind_of(name: str, value: Any) -> str:
         return name
     if isinstance(value, (str, bytes)):
         return "text" if isinstance(value, str) else "bytes"
-    if isinstance(value, require_pillow().Image):
+    if is_picture(value):
         return "image"
     if isinstance(value, (torch.Tensor, np.ndarray)):
         return "array"
@@ -109,7 +109,7 @@ def _array_field(dtype: str, shape: tuple[int, ...]) -> Field:
 
 
 def _image_field(image: Any) -> Field:
-    channels_last = isinstance(image, require_pillow().Image) or (
+    channels_last = is_picture(image) or (
         isinstance(image, torch.Tensor) and image.ndim == 3 and image.permute(1, 2, 0).is_contiguous()
     )
     pixels = pixels_of(schema.IMAGE, image, channels_last=channels_last)
@@ -132,7 +132,7 @@ def pixels_of(name: str, value: Any, *, channels_last: bool = False) -> npt.NDAr
         value: A tensor, an array or a PIL image.
         channels_last: True to turn a tensor [channels, height, width] or a PIL image into [height, width, channels].
     """
-    if isinstance(value, require_pillow().Image):
+    if is_picture(value):
         value = torch.from_numpy(np.array(value)).reshape(value.height, value.width, -1).permute(2, 0, 1)
     if isinstance(value, torch.Tensor):
         return (value.permute(1, 2, 0) if channels_last and value.ndim == 3 else value).detach().numpy()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from packtrain._codec.geometry import Operation, apply
-from packtrain._codec.pillow import require_pillow
+from packtrain._codec.pillow import is_picture
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -94,7 +94,7 @@ def transform_image(transform: MakesOperations, image: Any) -> Image:
         TypeError: `image` is not a PIL image.
         UsageError: The transform cannot be applied to an image of this size.
     """
-    if not isinstance(image, require_pillow().Image):
+    if not is_picture(image):
         raise TypeError(f"expected a PIL image, got {type(image).__module__}.{type(image).__qualname__}")
     random: list[float] = []
     if transform.draws:

@@ -22,7 +22,7 @@ from packtrain._codec.effects.operation import PixelOperation, image_of, pixels_
 from packtrain._codec.geometry import Box, Crop, Flip, Operation, Pad, Scale, apply, needed
 from packtrain._codec.image_plan import MIRROR, ImagePlan
 from packtrain._codec.native import extension
-from packtrain._codec.pillow import require_pillow
+from packtrain._codec.pillow import has_pillow, require_pillow
 from packtrain._codec.pixels import array_from_image, array_from_pixels
 from packtrain._codec.stages import EFFECTS, RESIZE, TRANSFORM, WRITE, OnStage
 
@@ -80,7 +80,7 @@ class ArrayExecutor(Executor):
 
     @override
     def decode(self, image: EncodedImage, plan: ImagePlan, on_stage: OnStage) -> Continuation | None:
-        if plan.rest and (extension is None or not all(isinstance(each, Flip) for each in _parted(plan.rest)[0])):
+        if plan.rest and (extension is None or not self._moves(plan.rest)):
             return None
         if plan.resize is None:
             # Without the extension, Pillow mirrors faster than numpy.
@@ -89,6 +89,8 @@ class ArrayExecutor(Executor):
             ready = None if image.part is None else image.part.cropped(plan.box, 1)
             if ready is None and self._raw:
                 ready = self._records.raw_pixels(image, plan.box)
+            elif ready is None and not has_pillow():
+                ready = self._records.rgb(image, plan.box, on_stage)
             return None if ready is None else partial(_finish_array, ready, plan, plan.box, 0)
         if self._style is None or plan.resize.resample not in resizing.RESAMPLES:
             return None
@@ -97,6 +99,10 @@ class ArrayExecutor(Executor):
         source = self._source(image, plan)
         pixels = self._records.rgb(image, source, on_stage)
         return None if pixels is None else partial(_finish_array, pixels, plan, source, self._style)
+
+    def _moves(self, operations: Sequence[Operation]) -> bool:
+        """True if arrays are moved by `operations` as fast as PIL images are, or have to be."""
+        return not has_pillow() or all(isinstance(each, Flip) for each in _parted(operations)[0])
 
     def _source(self, image: EncodedImage, plan: ImagePlan) -> Box:
         """The rectangle to decode: what the plan needs, or the whole image if that takes less time."""
@@ -282,6 +288,21 @@ def _moved(pixels: Pixels, operation: Crop | Scale | Flip | Pad) -> Pixels:
             # No other view of all pixels: whoever asked for them in a certain place has to see that they are there.
             whole = (wide, high) == (width, height)
             return pixels if whole else np.ascontiguousarray(pixels[top : top + high, left : left + wide])
+        case Crop((left, top, wide, high)):
+            # Pixels outside are black.
+            right, bottom = left + wide, top + high
+            x, y = min(max(left, 0), width), min(max(top, 0), height)
+            inside = pixels[y : max(y, bottom), x : max(x, right)]
+            made = np.zeros((high, wide, channels), np.uint8)
+            made[y - top :, x - left :][: inside.shape[0], : inside.shape[1]] = inside
+            return made
+        case Pad(left, top, right, bottom, fill, "constant"):
+            made = np.empty((top + height + bottom, left + width + right, channels), np.uint8)
+            made[:] = fill
+            made[top : top + height, left : left + width] = pixels
+            return made
+        case Pad(left, top, right, bottom, _, mode):
+            return np.pad(pixels, [(top, bottom), (left, right), (0, 0)], mode)
         case Flip(horizontal):
             # A copy even of a single row, whose strides would be negative.
             return array_from_pixels(pixels, mirrored=True) if horizontal else pixels[::-1].copy()

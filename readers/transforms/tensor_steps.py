@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from typing_extensions import override
 
-from packtrain._codec.pillow import require_pillow
+from packtrain._codec.pillow import is_picture
 from packtrain._core.arguments import flag, unexpected
 from packtrain._core.errors import UsageError
 
@@ -50,7 +50,7 @@ class FinishingStep(ABC):
 
         if isinstance(image, torch.Tensor):
             pixels = image.clone()
-        elif isinstance(image, require_pillow().Image):
+        elif is_picture(image):
             pixels = tensor_of(image)
         else:
             raise TypeError(

@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
-from helpers.support import with_modules
+from helpers.packing_and_training import train
+from helpers.support import encoded, picture, tree, with_modules
 
 from packtrain import PackOptions, open_dataset, pack
+from packtrain._codec import native
 from packtrain._codec.pillow import pillow_conflict
 from packtrain._core.installing import extra_command
 
@@ -35,10 +38,67 @@ def test_without_either_the_error_names_both_commands(
 ) -> None:
     done = run_with(without_pillow, "pack", images, tmp_path / "out", "--format", "tar", store, "--workers", "1")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: neither Pillow nor pillow-simd can be imported")
+    assert done.stderr.startswith("error: ") and "neither Pillow nor pillow-simd can be imported" in done.stderr
     assert f"`{extra_command('pillow')}`" in done.stderr
     assert f'`CC="cc -mavx2" {extra_command("simd")}`' in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(native.extension is None, reason="without the C extension, Pillow decodes")
+@pytest.mark.parametrize(
+    "store", ["crop-ready", *(pytest.param(name, marks=pytest.mark.complete) for name in ("coefficients", "verbatim"))]
+)
+def test_without_either_jpegs_are_packed_verified_and_trained_on_as_with_one(
+    tmp_path: Path, images: Path, without_pillow: Path, store: str
+) -> None:
+    command_line = (
+        sys.executable,
+        "-m",
+        "helpers.packing_and_training",
+        images,
+        tmp_path / "without",
+        store,
+        tmp_path / "it.npz",
+    )
+    subprocess.run(command_line, env=with_modules(without_pillow), cwd=Path(__file__).parents[1], check=True)
+    expected, found = train(images, tmp_path / "with", store), np.load(tmp_path / "it.npz")
+    assert tree(tmp_path / "with") == tree(tmp_path / "without")
+    assert set(found) == set(expected)
+    for name, made in found.items():
+        # The images are tensors there. pillow-simd, if it is installed, rounds resized pixels in another way.
+        made = made if made.ndim == 4 else made.transpose(1, 2, 0)
+        assert np.abs(made.astype(int) - expected[name]).max() <= (1 if name == "resized" else 0), name
+
+
+@pytest.mark.skipif(native.extension is None, reason="without the C extension, Pillow decodes")
+def test_without_either_a_jpeg_with_bytes_behind_its_end_is_packed(tmp_path: Path, without_pillow: Path) -> None:
+    (tmp_path / "camera.jpg").write_bytes(encoded(picture(1)) + b"a trailer")
+    (tmp_path / "list.txt").write_text("camera.jpg 0\n")
+    done = run_with(without_pillow, "pack", tmp_path / "list.txt", tmp_path / "out")
+    assert (done.returncode, done.stderr.count("error")) == (0, 0)
+    assert open_dataset(tmp_path / "out")[0][0].size == picture(1).size
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (encoded(picture(1, mode="L"), "WEBP"), "a file that is no JPEG (it begins with b'RIFF"),
+        (encoded(picture(1).convert("CMYK")), "a JPEG that packtrain alone does not decode for certain"),
+        (encoded(picture(1))[:-200], "a JPEG that packtrain alone does not decode for certain"),
+        (b"<html>", "a file that is no JPEG (it begins with b'<html>')"),
+    ],
+    ids=["webp", "cmyk", "truncated", "html"],
+)
+def test_without_either_packing_stops_at_what_only_pillow_can_judge(
+    tmp_path: Path, without_pillow: Path, content: bytes, said: str
+) -> None:
+    """It is not refused: the dataset does not depend on what is installed."""
+    (tmp_path / "it.jpg").write_bytes(content)
+    (tmp_path / "list.txt").write_text("it.jpg 0\n")
+    done = run_with(without_pillow, "pack", tmp_path / "list.txt", tmp_path / "out")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: {tmp_path}/it.jpg (line 0): neither Pillow nor pillow-simd can be imported")
+    assert said in done.stderr and f"`{extra_command('pillow')}`" in done.stderr
 
 
 @pytest.fixture
