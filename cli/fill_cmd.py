@@ -33,7 +33,7 @@ _SOURCE: Final = "MODULE:FUNCTION"
 @click.option("--rate", metavar="SIZE", help="The most to write per second: 600MB.  [default: no limit]")
 @click.option("--shard-size", metavar="SIZE", help="Size of a shard.  [default: 1/4 of the headroom, up to 256MiB]")
 @click.option("--headroom", type=float, default=0.2, help="Part of the budget that is kept free for new samples.")
-@click.option("--format", "format_name", type=click.Choice(FORMATS), help="Format of a new cache.  [default: tar]")
+@click.option("--format", type=click.Choice(FORMATS), help="Format of a new cache.  [default: tar]")
 @click.option("--samples-per-insert", type=float, metavar="N", help="Write a sample for every N that readers take.")
 @click.option("--keep-unseen", is_flag=True, help="Evict no sample before a reader has seen it.")
 @click.option("--records", type=PATH, metavar="DATASET", help="Fill with random records of a packed dataset.")
@@ -42,17 +42,11 @@ _SOURCE: Final = "MODULE:FUNCTION"
 @click.option("--seed", type=click.IntRange(0), help="Which of them are drawn.  [default: others each time]")
 def command(
     words: tuple[str, ...],
-    budget: str | None,
-    rate: str | None,
-    shard_size: str | None,
-    headroom: float,
-    format_name: str | None,
-    samples_per_insert: float | None,
-    keep_unseen: bool,
     records: Path | None,
     slices: str | None,
     shape: str | None,
     seed: int | None,
+    **options: Any,
 ) -> int:
     """Fill CACHE with the samples that MODULE:FUNCTION yields, until it ends. Train on it meanwhile.
 
@@ -64,23 +58,15 @@ def command(
     does.
     """
     source, cache = _source(words, records, slices, shape, seed)
-    if budget is None:
+    if options["budget"] is None:
         raise UsageError("--budget is missing: say how much the cache may take, as in --budget 500GiB")
 
     from packtrain._growing.options import FillOptions
     from packtrain._growing.process import run
 
-    options = FillOptions(
-        budget=budget,
-        headroom=headroom,
-        shard_size=shard_size,
-        rate=rate,
-        samples_per_insert=samples_per_insert,
-        keep_unseen=keep_unseen,
-        format=format_name,
-    )
+    filling = FillOptions(**options)
     with changing_line() as show:
-        status = run(Path(cache), source, options, lambda status: show(f"fill: {live_line(status)}"))
+        status = run(Path(cache), source, filling, lambda status: show(f"fill: {live_line(status)}"))
     say(f"fill: {live_line(status)}", err=True)
     return 0
 

@@ -15,7 +15,7 @@ from packtrain._core.cores import available_cores
 from packtrain._core.errors import UsageError
 from packtrain._core.options import FORMATS, ORIENTATIONS, PIXEL_MODES
 from packtrain._core.printable import one_line
-from packtrain._core.sizes import parse_bytes, size
+from packtrain._core.sizes import size
 from packtrain._core.store_modes import STORE_MODES
 
 from .columns import column_options, columns_of
@@ -37,7 +37,6 @@ _CLASSES: Final = 5
 @click.argument("words", nargs=-1, metavar="LIST OUT", type=PATH_OR_URL)
 @click.option(
     "--format",
-    "format_",
     type=click.Choice(FORMATS),
     help="Container of the shards.  [default: tar; of a dataset, its own]",
 )
@@ -185,39 +184,19 @@ def _cluster(engine: str, address: str | None, log: bool) -> RayEngine | None:
 
 
 def _options(
-    source: Path | str,
-    *,
-    format_: str | None,
-    root: Path | str | None,
-    labels: Any,
-    classes: Path | None,
-    allow_empty: bool,
-    shard_size: str | None,
-    seed: int | None,
-    keep_order: bool,
-    store: str | None,
-    resize: str | None,
-    quality: int | None,
-    mode: str | None,
-    orientation: str | None,
-    check: bool,
-    **columns: Any,
+    source: Path | str, *, seed: int | None, keep_order: bool, store: str | None, **choices: Any
 ) -> PackOptions:
     from packtrain._packer.options import PackOptions
-    from packtrain._storage.remote.urls import place_of
 
     if keep_order and seed is not None:
         raise UsageError("--seed and --keep-order contradict each other")
+    pixels = {name: choices.pop(name) for name in ("resize", "quality", "mode", "orientation", "check")}
+    same = {name: choices.pop(name) for name in ("format", "root", "labels", "classes", "allow_empty", "shard_size")}
     return PackOptions(
-        format=format_,
-        store=_store(source, store, resize=resize, quality=quality, mode=mode, orientation=orientation, check=check),
-        labels=labels,
-        columns=columns_of(**columns),
-        classes=classes,
-        allow_empty=allow_empty,
-        root=None if root is None else place_of("root", root),
-        shard_size=None if shard_size is None else parse_bytes("shard_size", shard_size),
+        store=_store(source, store, **pixels),
+        columns=columns_of(**choices),
         seed=None if keep_order else seed or 0,
+        **same,
     )
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
@@ -75,18 +75,7 @@ class _WithCommand(click.Command):
     "--threads", type=click.IntRange(1), help="Number of threads that copy.  [default: 8; 16 from an object store]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON document instead of the path.")
-def command(
-    dataset: Path | str,
-    to: Path,
-    budget: str | None,
-    reserve: str | None,
-    grace: str | None,
-    partial: bool,
-    warm: bool,
-    threads: int | None,
-    as_json: bool,
-    words: list[str] | None,
-) -> None:
+def command(dataset: Path | str, grace: str | None, as_json: bool, words: list[str] | None, **choices: Any) -> None:
     """Copy DATASET to fast storage of this machine, unless it is already there, and print the path of the copy.
 
     DATASET is a folder, or its address in an object store, such as s3://bucket/imagenet.
@@ -107,15 +96,9 @@ def command(
         if shutil.which(words[0], os.F_OK) is not None or ("/" in words[0] and os.path.exists(words[0])):
             _cannot_run(words[0], "not executable", _NOT_RUN)
         _cannot_run(words[0], "not found", _NOT_FOUND)
-    options = StageOptions(
-        to=to,
-        budget=None if budget is None else parse_bytes("budget", budget),
-        reserve=None if reserve is None else parse_bytes("reserve", reserve),
-        grace=parse_seconds(grace or ("0" if words else "1h")),
-        partial=partial,
-        warm=warm,
-        **({} if threads is None else {"threads": threads}),
-    )
+    for name in ("budget", "reserve"):
+        choices[name] = None if choices[name] is None else parse_bytes(name, choices[name])
+    options = StageOptions(grace=parse_seconds(grace or ("0" if words else "1h")), **choices)
     with stage_progress(quiet=as_json) as report:
         staged = stage(dataset, options, on_progress=report, on_warning=warn)
     if words:

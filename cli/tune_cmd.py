@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -46,16 +46,7 @@ _INTERRUPTED: Final = 130
 )
 @click.option("--plot", type=PATH, metavar="FILE.png", help="Draw a chart.")
 @click.option("--json", "as_json", is_flag=True, help="Print all measurements as JSON.")
-def command(
-    dataset: Path,
-    transform: str,
-    batch_size: int,
-    consumer_ms: float,
-    seconds: float,
-    max_workers: int | None,
-    plot: Path | None,
-    as_json: bool,
-) -> int:
+def command(dataset: Path, plot: Path | None, as_json: bool, **choices: Any) -> int:
     """Measure how fast DATASET can be read here with different numbers of workers and prefetch factors.
 
     Prints the best setting as a line of Python. Ctrl-C stops early and prints what was found so far.
@@ -68,7 +59,7 @@ def command(
         require_drawable(plot)
     # For --transform module:attribute: like `python -m`, find modules in the current folder.
     sys.path.insert(0, "")
-    options = TuneOptions(transform, batch_size, consumer_ms, seconds, max_workers)
+    options = TuneOptions(**choices)
     trials: list[Trial] = []
     with _progress(options, quiet=as_json) as show:
 

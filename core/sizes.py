@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from .arguments import unexpected
+from .arguments import unexpected, whole
+from .typed import MOST
 
 _UNITS: Final = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
@@ -32,6 +33,15 @@ def parse_bytes(name: str, text: str) -> int:
         raise unexpected(name, text, "a number with a unit, such as 512MiB or 2GB")
     unit = found[2].upper()
     return int(float(found[1]) * (1024 ** " KMGT".index(unit) if found[3] else _UNITS[unit]))
+
+
+def byte_count(name: str, value: int | str) -> int:
+    """Checks a number of bytes, or reads a text that says one, see `parse_bytes`.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    return whole(name, parse_bytes(name, value) if isinstance(value, str) else value, 1, MOST)
 
 
 def duration(seconds: float) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from packtrain._core.arguments import choice, flag, number, whole
+from packtrain._core.arguments import choice, flag, number
 from packtrain._core.errors import UsageError
 from packtrain._core.options import FORMATS
-from packtrain._core.sizes import parse_bytes, size
+from packtrain._core.sizes import byte_count, size
 
 MiB: Final = 1 << 20
 _LARGEST: Final = 256 * MiB
@@ -61,11 +61,11 @@ class FillOptions:
         if self.samples_per_insert is not None:
             least = number("samples_per_insert", self.samples_per_insert, 0, 1e9, "a number, at least 0")
             set_to(self, "samples_per_insert", least)
-        set_to(self, "bytes_per_second", None if self.rate is None else _bytes("rate", self.rate))
-        budget = _bytes("budget", self.budget)
+        set_to(self, "bytes_per_second", None if self.rate is None else byte_count("rate", self.rate))
+        budget = byte_count("budget", self.budget)
         set_to(self, "budget_bytes", budget)
         fitting = int(budget * self.headroom) // _SHARDS
-        shard_size = min(_LARGEST, fitting) if self.shard_size is None else _bytes("shard_size", self.shard_size)
+        shard_size = min(_LARGEST, fitting) if self.shard_size is None else byte_count("shard_size", self.shard_size)
         set_to(self, "shard_bytes", shard_size)
         if shard_size < _SMALLEST or 2 * shard_size > budget * self.headroom:
             raise UsageError(
@@ -78,7 +78,3 @@ class FillOptions:
     def generation_bytes(self) -> int:
         """The most bytes of shards that a generation may have."""
         return int(self.budget_bytes * (1 - self.headroom))
-
-
-def _bytes(name: str, value: int | str) -> int:
-    return parse_bytes(name, value) if isinstance(value, str) else whole(name, value, 1)

@@ -13,9 +13,8 @@ from packtrain._core.files import MiB
 from packtrain._core.kinds import KINDS
 from packtrain._core.options import FORMATS, LabelSpec, ResizeRule, StoreOptions
 from packtrain._core.schema import MASK_ENCODINGS, check_name
-from packtrain._core.sizes import parse_bytes
+from packtrain._core.sizes import byte_count
 from packtrain._core.store_modes import STORE_MODES
-from packtrain._core.typed import MOST
 from packtrain._storage.remote.urls import Url, place_of
 
 _USUAL_SHARD: Final = 512 * MiB
@@ -169,7 +168,7 @@ class PackOptions:
         if self.columns is not None:
             self._fit_labels(instance("columns", self.columns, Columns))
         if self.shard_size is not None:
-            object.__setattr__(self, "shard_size", whole("shard_size", self.shard_size, 1, MOST))
+            object.__setattr__(self, "shard_size", byte_count("shard_size", self.shard_size))
         if self.seed is not None:
             object.__setattr__(self, "seed", whole("seed", self.seed))
         for name in ("label_names", "allow_empty"):
@@ -200,8 +199,6 @@ class PackOptions:
             except UsageError:
                 choice("labels", self.labels, _LABELS)
                 raise unexpected("labels", self.labels, "a number for K, such as int*4") from None
-        if isinstance(self.shard_size, str):
-            taken["shard_size"] = parse_bytes("shard_size", self.shard_size)
         if self.classes is not None:
             taken["classes"] = path_of("classes", self.classes)
         if self.root is not None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 
-from packtrain._core.arguments import unexpected, whole
 from packtrain._core.errors import UsageError
-from packtrain._core.sizes import parse_bytes
+from packtrain._core.sizes import byte_count
 from packtrain._storage.location import location_of
 from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.staging.options import StageOptions, options_from
@@ -44,28 +43,12 @@ def open_streamed(
             f"{location} is in an object store, so say where what is read of it may be kept, and how much of that: "
             f'open_dataset("{location}", stage="/nvme", budget="200GiB"); without budget=, all of it'
         )
-    objects = ObjectStore()
+    limit, objects = None if budget is None else byte_count("budget", budget), ObjectStore()
     try:
-        opened = open_stream(location, options_from(stage), budget_of(budget), objects, check=bool(check))
+        opened = open_stream(location, options_from(stage), limit, objects, check=bool(check))
     finally:
         objects.close()
     if isinstance(opened, ChunkCache):
         return RecordStore(opened.dataset, io=io, check=check, chunks=opened)
     # The lease of `opened` is released at the end of the function, when the store holds its own.
     return RecordStore(opened.path, io=io, check=check, copied=True)
-
-
-def budget_of(budget: str | int | None) -> int | None:
-    """The number of bytes that is meant.
-
-    Raises:
-        UsageError: It is no number of bytes.
-    """
-    if isinstance(budget, str):
-        return parse_bytes("budget", budget)
-    if budget is None:
-        return None
-    try:
-        return whole("budget", budget, 1)
-    except UsageError:
-        raise unexpected("budget", budget, 'a number of bytes, or a text such as "200GiB"') from None
