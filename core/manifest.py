@@ -201,7 +201,11 @@ class Manifest:
     def dump(self) -> bytes:
         """The bytes of manifest.json."""
         body = {"version": self.version, **asdict(self), "labels": str(self.labels)}
-        return dump_document(body if self.version > 1 else _as_version_1(body))
+        if self.version == 1:
+            body = as_version_1(body, "base")
+            for shard in body["shards"]:
+                del shard["link"]
+        return dump_document(body)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -232,14 +236,11 @@ class Manifest:
 
     @classmethod
     def _of(cls, body: dict[str, Any], path: Named) -> Self:
-        if body["version"] > 1:
-            manifest = parse_document(cls, body, path)
-        else:
-            old = parse_document(_Manifest1, body, path)
-            shards = tuple(ShardInfo(**vars(shard)) for shard in old.shards)
-            image = FieldInfo.of(image_field(old.store))
-            rest = {name: value for name, value in vars(old).items() if name not in ("store", "shards")}
-            manifest = cls(**rest, fields=(image,), shards=shards)
+        if body["version"] < 2:
+            body = from_version_1(body, FieldInfo.of(image_field(StoreOptions())), base=None)
+            if isinstance(shards := body.get("shards"), list):
+                body["shards"] = [{"link": None, **shard} if isinstance(shard, dict) else shard for shard in shards]
+        manifest = parse_document(cls, body, path)
         try:
             manifest._check()
         except (ValueError, UsageError) as error:
@@ -316,45 +317,26 @@ class Manifest:
         return sum(shard.bytes for shard in self.shards)
 
 
-@dataclass(frozen=True)
-class _Shard1(FileInfo):
-    """A shard in version 1."""
+def from_version_1(body: dict[str, Any], image: Field, **absent: Any) -> dict[str, Any]:
+    """The document of version 2 that says the same as one of version 1, which knows the options of an image alone.
 
-    records: Count
-    sidecars: tuple[FileInfo, ...]
-
-
-@dataclass(frozen=True)
-class _Manifest1:
-    """manifest.json in version 1."""
-
-    name: Prefix
-    format: Format
-    store: StoreOptions
-    labels: Labels
-    classes: tuple[str, ...] | None
-    records: Count
-    lines: Count
-    rejects: Count
-    duplicates: Count
-    plan_sha256: Sha256
-    written_by: str
-    rejects_file: FileInfo
-    columns: tuple[ColumnInfo, ...]
-    shards: tuple[_Shard1, ...]
+    Args:
+        body: The document.
+        image: Its only field; what it says of the field's store does not count.
+        absent: What documents of version 1 do not have, and its value.
+    """
+    if body.keys() & {"fields", *absent}:
+        # Of neither version, which parsing it says.
+        return body
+    fields = [{**asdict(image), "store": body.get("store")}]
+    return {**{name: value for name, value in body.items() if name != "store"}, "fields": fields, **absent}
 
 
-def _as_version_1(body: dict[str, Any]) -> dict[str, Any]:
-    """The same document in version 1, whose keys are in the same order."""
-    old: dict[str, Any] = {}
-    for name, value in body.items():
-        if name == "fields":
-            old["store"] = value[0]["store"]
-        elif name != "base":
-            old[name] = value
-    for shard in old["shards"]:
-        del shard["link"]
-    return old
+def as_version_1(body: dict[str, Any], *absent: str) -> dict[str, Any]:
+    """The document of version 1 that says the same as one of version 2 about an image and a label alone."""
+    store = body["fields"][0]["store"]
+    old = {"store" if name == "fields" else name: value for name, value in body.items() if name not in absent}
+    return {**old, "store": store}
 
 
 def _why_no_dataset(folder: Path) -> str:

@@ -20,7 +20,19 @@ import numpy.typing as npt
 
 from packtrain._core.document import dump_document, load_document, parse_document
 from packtrain._core.errors import CorruptFile, OutputConflict, UsageError
-from packtrain._core.manifest import PLAN, VERSION, Count, FileName, Format, Labels, Prefix, Sha256, shard_stem
+from packtrain._core.manifest import (
+    PLAN,
+    VERSION,
+    Count,
+    FileName,
+    Format,
+    Labels,
+    Prefix,
+    Sha256,
+    as_version_1,
+    from_version_1,
+    shard_stem,
+)
 from packtrain._core.options import StoreOptions
 from packtrain._core.permutation import Permutation
 from packtrain._core.schema import IMAGE, Field, Schema, image_field
@@ -107,7 +119,7 @@ class Plan:
     def dump(self) -> bytes:
         """Returns the content of plan.json."""
         body = {"version": self.version, **asdict(self), "labels": str(self.labels)}
-        return dump_document(body if self.version > 1 else _as_version_1(body))
+        return dump_document(body if self.version > 1 else as_version_1(body, "columns"))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -124,7 +136,9 @@ class Plan:
         body = load_document(path, newest=VERSION)
         if "made_by" in body:
             raise OutputConflict(f"{folder} holds an index of shards that lie elsewhere: choose another folder")
-        plan = parse_document(cls, body if body["version"] > 1 else _from_version_1(body), path)
+        plan = parse_document(
+            cls, body if body["version"] > 1 else from_version_1(body, image_field(StoreOptions()), columns=None), path
+        )
         try:
             plan._check()
         except (ValueError, UsageError) as error:
@@ -218,26 +232,6 @@ def require_same_terms(mine: Mapping[str, Any], theirs: Mapping[str, Any], folde
             f"{folder} was {made} by another plan ({'; '.join(differing)}). Ask for the same as before to continue "
             f"it, choose another folder, or remove it{how}"
         )
-
-
-def _from_version_1(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the same document in version 2: the image was the only field, and lists had no columns."""
-    if body.keys() & {"fields", "columns"}:
-        # Parsing refuses it, because of `store`.
-        return body
-    image = {**asdict(image_field(StoreOptions())), "store": body.get("store")}
-    return {**{name: value for name, value in body.items() if name != "store"}, "fields": [image], "columns": None}
-
-
-def _as_version_1(body: dict[str, Any]) -> dict[str, Any]:
-    """The same document in version 1, whose keys are in the same order."""
-    old: dict[str, Any] = {}
-    for name, value in body.items():
-        if name == "fields":
-            old["store"] = value[0]["store"]
-        elif name != "columns":
-            old[name] = value
-    return old
 
 
 def _short(value: Any) -> str:
