@@ -6,7 +6,6 @@ import ctypes
 import gc
 import os
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Final, Self
 
 from packtrain._core.arguments import checks_names, unexpected
@@ -113,9 +112,7 @@ class TrainVal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

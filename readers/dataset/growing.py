@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from itertools import accumulate
 from typing import Any, Final, Self
@@ -40,7 +41,8 @@ class GenerationStore(Store):
 
     def __init__(self, files: CacheFiles, generation: Generation, lease: GenerationLease | None = None) -> None:
         self.generation: Final = generation
-        self.path = files.root
+        self.path, self.name = files.root, os.fspath(files.root)
+        self.identity = f"{files.info.id}:{generation.number}"
         self.schema = files.schema
         self.io = files.io
         self.check = files.check
@@ -119,11 +121,6 @@ class GenerationStore(Store):
     @override
     def read_bytes(self) -> int:
         return self._files.read_bytes
-
-    @property
-    @override
-    def identity(self) -> str:
-        return f"{self._files.info.id}:{self.generation.number}"
 
     @override
     def checked_row(self, row: int) -> int:
@@ -292,7 +289,7 @@ class GrowingDataset(ImageDataset):
         before = self.store.generation
         store = self._store(generation)
         if store is not self.store:
-            self._samples = self._samples.with_store(store)
+            self._samples = self._samples.changed(store=store)
             store.opened.forget(store.generation.first_shard)
         after = store.generation
         return max(0, after.end_sample - max(before.end_sample, after.first_sample))

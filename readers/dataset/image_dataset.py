@@ -16,7 +16,7 @@ from typing_extensions import override
 from packtrain._codec.coefficients import as_image_file
 from packtrain._codec.decoders import DECODERS, Decoder
 from packtrain._codec.pillow import pillow_conflict
-from packtrain._core.arguments import checks_names, choice, flag, items, unexpected, whole
+from packtrain._core.arguments import checks_names, choice, flag, function, items, unexpected, whole
 from packtrain._core.errors import DatasetError, StagingError, UsageError
 from packtrain._core.manifest import Manifest
 from packtrain._core.paths import is_url, local_path
@@ -234,9 +234,6 @@ class PackedDataset(ImageDataset):
 
     _samples: PackedSamples
 
-    def __init__(self, samples: PackedSamples) -> None:
-        super().__init__(samples)
-
     @property
     def store(self) -> RecordStore:
         """The records of the dataset."""
@@ -254,7 +251,7 @@ class PackedDataset(ImageDataset):
 
     @target_transform.setter
     def target_transform(self, target_transform: TransformLike | None) -> None:
-        self._samples = self._samples.with_target_transform(target_transform)
+        self._samples = self._samples.changed(target_transform=function("target_transform", target_transform))
 
     @override
     def __repr__(self) -> str:
@@ -359,8 +356,8 @@ def open_dataset(
         check: Compare each record with its checksum: True: whenever it is read; False: never; ``"first"``: when it is
             first read, and not again, once it has been found sound, as long as this dataset is open in this process
             and those that it starts. A dataset that is read through a cache takes ``"first"`` for True.
-        decoder: ``"pillow"``, ``"extension"``, ``"simplejpeg"``, ``"accimage"``, or ``"auto"``: the fastest one whose
-            pixels equal Pillow's on this machine. The dataset's `decoder` says which one it is.
+        decoder: ``"pillow"``, ``"extension"``, ``"simplejpeg"``, or ``"auto"``: the fastest one whose pixels
+            equal Pillow's on this machine. The dataset's `decoder` says which one it is.
         scaled: Let the decoder shrink large JPEGs before they are resized: faster, with slightly different pixels.
         stage: A folder for staged copies, such as ``"/dev/shm"``, or `packtrain.StageOptions`: the dataset is copied
             there unless it is there already (`packtrain.stage`), and read from there. The copy is safe from eviction

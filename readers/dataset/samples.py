@@ -470,7 +470,7 @@ class PackedSamples(Samples):
         if self.names is not None and IMAGE not in self.names:
             raise UsageError(f"{self.store.name}: fields: there is no image to decode among {', '.join(self.names)}")
         try:
-            return self._with(_undecoded=True)
+            return self.changed(_undecoded=True)
         except UsageError as error:
             raise UsageError(f"{self.store.name}: {error}") from None
 
@@ -479,15 +479,8 @@ class PackedSamples(Samples):
         if self.store.chunks is not None:
             self.store.expect(rows, [records.field.name for records in self.records])
 
-    def with_target_transform(self, target_transform: TransformLike | None) -> Self:
-        """The same with another `target_transform`."""
-        return self._with(target_transform=function("target_transform", target_transform))
-
-    def with_store(self, store: Store) -> Self:
-        """The same over the records of another state of the dataset."""
-        return self._with(store=store)
-
-    def _with(self, **changed: Any) -> Self:
+    def changed(self, **changed: Any) -> Self:
+        """The same with other attributes, such as the store of another state of the dataset."""
         other = copy.copy(self)
         vars(other).update(changed)
         other._prepare()

@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import numpy as np
@@ -89,15 +88,27 @@ class Store(ABC):
 
     Attributes:
         path: Folder of the dataset.
+        name: Name of the dataset in messages.
         schema: What samples hold.
+        identity: Says which sample each row is.
         io: ``"mmap"`` or ``"pread"``.
         check: Whether each record is compared with its checksum whenever it is read, or only when it is first read.
+        chunks: The cache that its records are read from; None if they are all at hand.
+        compares_again: True if records are compared whenever they are read, and ``check="first"`` would spare that.
+        remote: True if the dataset was opened in an object store, also where a copy of it is read. The order of a
+            loader follows this. If it followed what is at hand, two ranks would take different orders when only one of
+            their machines has a copy.
     """
 
     path: Path
+    name: str
     schema: Schema
+    identity: str
     io: str
     check: Check
+    chunks: ChunkCache | None = None
+    compares_again: bool = False
+    remote: bool = False
 
     @abstractmethod
     def __len__(self) -> int:
@@ -116,35 +127,6 @@ class Store(ABC):
     def waited_ns(self) -> int:
         """Nanoseconds that this process has waited for records to be fetched from an object store."""
         return 0
-
-    @property
-    @abstractmethod
-    def identity(self) -> str:
-        """Says which sample each row is."""
-
-    @property
-    def name(self) -> str:
-        """Name of the dataset in messages."""
-        return os.fspath(self.path)
-
-    @property
-    def chunks(self) -> ChunkCache | None:
-        """The cache that its records are read from; None if they are all at hand."""
-        return None
-
-    @property
-    def compares_again(self) -> bool:
-        """True if records are compared whenever they are read, and ``check="first"`` would spare that."""
-        return False
-
-    @property
-    def remote(self) -> bool:
-        """True if the dataset was opened in an object store, also where a copy of it is read.
-
-        The order of a loader follows this. If it followed what is at hand, two ranks would take different orders when
-        only one of their machines has a copy.
-        """
-        return False
 
     def expect(self, rows: npt.NDArray[np.int64], fields: Sequence[str]) -> None:  # noqa: B027  # most are at hand
         """Says which rows are read soon, see `FieldRecords.expect`.
@@ -282,8 +264,11 @@ class RecordStore(Store):
             raise CorruptFile(f"{error}: `{command}` copies once more what is damaged", file=error.file) from error
         self.manifest: Final = manifest
         self.schema = self.manifest.schema
-        self._chunks = chunks
-        self._copied: Final = copied
+        self.name = os.fspath(self.path) if chunks is None else str(chunks.url)
+        self.identity = self.manifest.identity
+        self.chunks, self._copied = chunks, copied
+        self.remote = copied or chunks is not None
+        self.compares_again = check is True and chunks is None
         self._shards: Final[Shards] = (
             DatasetShards(self.path, self.manifest, io)
             if chunks is None
@@ -308,31 +293,6 @@ class RecordStore(Store):
     def __len__(self) -> int:
         return self._length
 
-    @property
-    @override
-    def identity(self) -> str:
-        return self.manifest.identity
-
-    @property
-    @override
-    def name(self) -> str:
-        return os.fspath(self.path) if self._chunks is None else str(self._chunks.url)
-
-    @property
-    @override
-    def chunks(self) -> ChunkCache | None:
-        return self._chunks
-
-    @property
-    @override
-    def compares_again(self) -> bool:
-        return self.check is True and self._chunks is None
-
-    @property
-    @override
-    def remote(self) -> bool:
-        return self._copied or self._chunks is not None
-
     @cached_property
     def chunk_table(self) -> ChunkTable:
         """The chunks by which the dataset is streamed, or would be.
@@ -342,11 +302,11 @@ class RecordStore(Store):
         """
         from packtrain._storage.streams.chunks import ChunkTable
 
-        return ChunkTable.of(self.manifest, self.index) if self._chunks is None else self._chunks.table
+        return ChunkTable.of(self.manifest, self.index) if self.chunks is None else self.chunks.table
 
     @override
     def expect(self, rows: npt.NDArray[np.int64], fields: Sequence[str]) -> None:
-        if self._chunks is not None:
+        if self.chunks is not None:
             for name in fields:
                 self.field(name).expect(rows)
 
@@ -367,7 +327,7 @@ class RecordStore(Store):
         if records is None:
             field, bare = self.schema[name], self.manifest.bare
             sound = self._sound.get(name)
-            if sound is None and self.check == "first" and self._chunks is None:
+            if sound is None and self.check == "first" and self.chunks is None:
                 sound = self._sound.setdefault(name, SoundRows(self._length))
             records = FieldRecords(
                 field, self.index, self._shards, self._faults, check=bool(self.check), bare=bare, sound=sound
@@ -484,14 +444,12 @@ class RecordStore(Store):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __reduce__(self) -> tuple[Callable[..., RecordStore], tuple[Any, ...]]:
         handover = Handover(self.manifest.columns, self._sound) if self._sound and starting_process() else None
-        return _reopen, (os.fspath(self.path), self.io, self.check, self._chunks, self._copied, handover)
+        return _reopen, (os.fspath(self.path), self.io, self.check, self.chunks, self._copied, handover)
 
 
 def _reopen(

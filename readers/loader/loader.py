@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing.context import BaseContext
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypedDict
 
 from packtrain._core.arguments import choice, flag, function, number, whole
@@ -458,9 +457,7 @@ class Loader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
