@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Self
 
 from .document import Named, dump_document, load_document, parse_document, read_document
 from .errors import CorruptFile, NotADataset, UsageError
-from .options import FORMATS, LabelSpec, StoreOptions
+from .options import BARE_FORMATS, FORMATS, LabelSpec, StoreOptions
 from .paths import is_address, without_credentials
 from .schema import Field, Schema, image_field
 from .typed import MOST, Between, Form, OneOf, Spelled
@@ -191,7 +191,7 @@ class Manifest:
     @property
     def bare(self) -> bool:
         """True if arrays, raw masks and raw images are stored as their values alone, False if as `.npy` files."""
-        return self.format == "hdf5"
+        return self.format in BARE_FORMATS
 
     @property
     def version(self) -> int:

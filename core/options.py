@@ -11,6 +11,8 @@ from .errors import UsageError
 from .store_modes import STORE_MODES, StoreMode
 
 FORMATS: Final = ("tar", "hdf5", "lmdb")
+BARE_FORMATS: Final = frozenset({"hdf5"})
+"""Those in which the values of arrays are stored alone, and not as `.npy` files."""
 PIXEL_MODES: Final = ("RGB", "L")
 ORIENTATIONS: Final = ("ignore", "apply")
 _RULES: Final = ("short", "long", "exact")

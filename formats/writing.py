@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, Protocol, cast
 
 from packtrain._core.schema import Schema
 
@@ -100,6 +101,39 @@ class ShardWriter(Protocol):
 
     def close(self) -> None:
         """Closes the file, whether it is complete or not, and leaves no other file behind."""
+
+
+class ShardSpace(NamedTuple):
+    """The most bytes that a shard takes on a disk, with its sidecars.
+
+    Attributes:
+        fixed: Bytes of a shard without samples.
+        sample: Bytes of a sample without its records.
+        record: Bytes of a record of so many.
+        spools: Number of files that are there only while the shard is written.
+        times: How many times over the samples lie on the disk while it is written.
+    """
+
+    fixed: int
+    sample: int
+    record: Callable[[int], int]
+    spools: int = 0
+    times: int = 1
+
+
+LABEL_DIGITS: Final = 24
+"""Characters of a label's value in a text, with a sign or a separator."""
+
+
+def shard_space(name: str, schema: Schema) -> ShardSpace:
+    """Returns the bytes that shards of the format called `name` take.
+
+    Raises:
+        UsageError: There is no such format.
+    """
+    container(name)
+    space: ShardSpace = importlib.import_module(f"{__package__}.{name}.writer").space(schema)
+    return space
 
 
 def shard_writer(name: str) -> type[ShardWriter]:

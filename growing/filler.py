@@ -14,6 +14,7 @@ from packtrain._core.errors import NotADataset, UsageError
 from packtrain._core.files import file_errors
 from packtrain._core.generations import CacheInfo
 from packtrain._core.interrupts import postponed_ctrl_c
+from packtrain._core.options import FORMATS
 from packtrain._core.printable import printable
 from packtrain._core.sizes import size
 from packtrain._formats.writing import NewSample
@@ -341,7 +342,7 @@ def _info(root: Path, options: FillOptions, reader: SourceReader) -> CacheInfo:
         info = CacheInfo.load(root)
     except NotADataset:
         schema = reader.schema(None)
-        info = CacheInfo(secrets.token_hex(16), options.format or "tar", schema.fields, schema.labels)
+        info = CacheInfo(secrets.token_hex(16), options.format or FORMATS[0], schema.fields, schema.labels)
         info.save(root)
         return info
     if options.format not in (None, info.format):

@@ -6,7 +6,6 @@ is written, and the folder must not exceed its budget at any moment.
 
 from __future__ import annotations
 
-import mmap
 import os
 from pathlib import Path
 from typing import Final
@@ -17,14 +16,11 @@ from packtrain._core.manifest import CACHE, Format
 from packtrain._core.mounts import file_system
 from packtrain._core.schema import Schema
 from packtrain._core.sizes import size
-from packtrain._formats.tar.reader import BLOCK, KEY_DIGITS
-from packtrain._formats.writing import NewSample
+from packtrain._formats.writing import NewSample, shard_space
 from packtrain._storage.staging.capacity import FileSystem, capacity
 from packtrain._storage.staging.documents import allocated_bytes
 from packtrain._storage.staging.folder import Folder
 
-_DIGITS: Final = 24
-"""Characters of a number in a text, with a sign or a separator."""
 _NUMBER_LINE: Final = 24
 """Characters of a number in a document, which has a line for each."""
 _SMALL_FILES: Final = 40
@@ -46,41 +42,15 @@ class ShardCost:
     """
 
     def __init__(self, format: Format, schema: Schema, block: int, ahead: int = 1) -> None:
-        fields = len(schema.fields)
-        values = 0 if schema.labels.kind == "none" else (schema.labels.shape(1)[1:] or (1,))[0]
-        label = values * _DIGITS
-        columns = index_dtype(schema)
-        self._format: Final = format
-        # HDF5 keeps all fields but the image in files without a name until it copies them into the shard.
-        self._times: Final = ahead * (2 if format == "hdf5" and schema.others else 1)
-        spools = len(schema.others) if format == "hdf5" else 0
-        self._each = columns.itemsize
-        container = 0
-        if format == "tar":
-            names = sum(BLOCK + 2 * (len(field.prefix) + 8) + KEY_DIGITS + 3 * _DIGITS for field in schema.fields)
-            self._each += names + (BLOCK + _padded(label, BLOCK) + KEY_DIGITS + 4 * _DIGITS if values else 0)
-            container = 3 * BLOCK
-        elif format == "hdf5":
-            # The number, and for each field a checksum, an end, a shape and whether it is there.
-            self._each += 8 + 8 * values + fields * (4 + 8 + 12 + 1)
-            # With everything aligned, each of libhdf5's structures takes a multiple of a page.
-            container = 4096 * (32 + 32 * fields)
-        else:
-            self._each += _lmdb(label) if values else 0
-            container = mmap.PAGESIZE * 16 * (2 + fields)
+        columns, self._container = index_dtype(schema), shard_space(format, schema)
+        self._times: Final = ahead * self._container.times
+        self._each = columns.itemsize + self._container.sample
         header = 512 + 128 * len(columns.names or ())
-        self.fixed: Final = container + header + block * (6 + 2 * spools)
+        self.fixed: Final = self._container.fixed + header + block * (6 + 2 * self._container.spools)
 
     def sample(self, sample: NewSample) -> int:
         """The most bytes that a sample adds to a shard and to the files beside it."""
-        total = self._each
-        if self._format == "hdf5":
-            return total + sample.size
-        for record in sample.records:
-            if record is not None:
-                length = record.size
-                total += length + -length % BLOCK if self._format == "tar" else _lmdb(length)
-        return total
+        return self._each + sum(self._container.record(each.size) for each in sample.records if each is not None)
 
     def peak(self, samples: int) -> int:
         """The most bytes that a shard takes at any moment while it is written, if its samples add `samples` bytes."""
@@ -151,16 +121,6 @@ class Space:
             f"{place} has room for {size(max(0, found.bytes))} more in {self._root}, and a shard takes up to "
             f"{size(need)}: make room there"
         )
-
-
-def _lmdb(length: int) -> int:
-    """The most bytes that a value of this length takes in LMDB's pages, with the nodes that lead to it."""
-    page = mmap.PAGESIZE
-    node = length + 8 + 16
-    # Pages that were split are at least a fourth full. A value for which a page has no two places has pages of its own.
-    if node <= page // 2 - 16:
-        return min(page, 4 * node)
-    return _padded(length + 16, page) + 4 * 48
 
 
 def _padded(length: int, block: int) -> int:

@@ -23,7 +23,7 @@ import numpy as np
 from packtrain._core.files import MiB, write_all
 from packtrain._core.schema import Field, Schema
 
-from ..writing import NewRecord, NewSample, WrittenShard
+from ..writing import NewRecord, NewSample, ShardSpace, WrittenShard
 from .reader import ALIGNMENT, layout, place
 
 _FILE_OPTIONS: Final = {"libver": "earliest", "alignment_threshold": 1, "alignment_interval": ALIGNMENT}
@@ -31,6 +31,16 @@ _PIECE_BYTES: Final = MiB
 _MOST_SENT: Final = 1024 * MiB
 _LARGE_BYTES: Final = MiB // 16
 """From here on, copying a record costs more than a system call."""
+
+
+def space(schema: Schema) -> ShardSpace:
+    """Returns the bytes that shards take."""
+    fields, others = len(schema.fields), len(schema.others)
+    # The number, and for each field a checksum, an end, a shape and whether it is there.
+    sample = 8 + 8 * schema.labels.fields + fields * (4 + 8 + 12 + 1)
+    # Each of libhdf5's structures is aligned. All fields but the image lie in files without a name, too, until they are
+    # copied into the shard.
+    return ShardSpace(ALIGNMENT * (32 + 32 * fields), sample, int, others, 2 if others else 1)
 
 
 class Writer:

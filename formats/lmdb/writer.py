@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import mmap
 import os
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -14,7 +15,7 @@ from packtrain._core.files import FULL, MiB
 from packtrain._core.schema import Schema
 
 from .. import StoredLabel
-from ..writing import NewSample, WrittenShard
+from ..writing import LABEL_DIGITS, NewSample, ShardSpace, WrittenShard
 from .reader import LABELS, database, databases, places
 
 _BATCH_BYTES: Final = 16 * MiB
@@ -30,6 +31,22 @@ class _Waiting(NamedTuple):
     line: int
     label: StoredLabel
     values: tuple[bytes | None, ...]
+
+
+def space(schema: Schema) -> ShardSpace:
+    """Returns the bytes that shards take."""
+    label = schema.labels.fields * LABEL_DIGITS
+    return ShardSpace(mmap.PAGESIZE * 16 * (2 + len(schema.fields)), _paged(label) if label else 0, _paged)
+
+
+def _paged(length: int) -> int:
+    """The most bytes that a value of this length takes in pages, with the nodes that lead to it."""
+    page = mmap.PAGESIZE
+    node = length + 8 + 16
+    # Pages that were split are at least a fourth full. A value for which a page has no two places has pages of its own.
+    if node <= page // 2 - 16:
+        return min(page, 4 * node)
+    return length + 16 + -(length + 16) % page + 4 * 48
 
 
 class Writer:

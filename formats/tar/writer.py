@@ -12,7 +12,7 @@ from crc32c import crc32c
 from packtrain._core.files import write_all
 from packtrain._core.schema import IMAGE, Schema
 
-from ..writing import NewSample, WrittenShard
+from ..writing import LABEL_DIGITS, NewSample, ShardSpace, WrittenShard
 from .reader import BLOCK, KEY_DIGITS, label_extension
 
 # POSIX.1-1988 ustar: name 100, mode 8, uid 8, gid 8, size 12, mtime 12, checksum 8, type 1, link name 100, magic 8, ...
@@ -33,6 +33,14 @@ _TEMPLATE_SUM: Final = sum(_TEMPLATE)
 Buffer = bytes | memoryview
 _MOST_BUFFERS: Final = 1024
 """The most buffers that one system call writes (IOV_MAX of Linux)."""
+
+
+def space(schema: Schema) -> ShardSpace:
+    """Returns the bytes that shards take."""
+    names = sum(BLOCK + 2 * (len(field.prefix) + 8) + KEY_DIGITS + 3 * LABEL_DIGITS for field in schema.fields)
+    label = schema.labels.fields * LABEL_DIGITS
+    labels = BLOCK + label + -label % BLOCK + KEY_DIGITS + 4 * LABEL_DIGITS if label else 0
+    return ShardSpace(3 * BLOCK, names + labels, lambda length: length + -length % BLOCK)
 
 
 class Writer:
