@@ -25,11 +25,14 @@ root_doc = "docs/README"
 myst_heading_anchors = 4
 html_theme = "furo"
 html_title = "packtrain"
+html_favicon = "images/favicon.svg"
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
 html_extra_path = ["index.html"]
 
 HEADING = re.compile(r"^## +(.+)$", re.MULTILINE)
 # The link that a row of a table, or an item of a list, begins with.
-ENTRY = re.compile(r"^(?:\|| *[-*]) +\[[^\]]*\]\(([^):#]+\.md)\)", re.MULTILINE)
+ENTRY = re.compile(r"^(?:\|| *[-*]) +\[([^\]]*)\]\(([^):#]+\.md)\)", re.MULTILINE)
 
 
 def navigation(text: str) -> str:
@@ -39,8 +42,10 @@ def navigation(text: str) -> str:
     trees = []
     for caption, section in sections:
         if pages := ENTRY.findall(section):
+            # An index of its own has names for its pages, one of a folder is content with their titles.
+            entries = [f"{name} <{page}>" if caption else page for name, page in pages]
             option = f":caption: {caption}\n" if caption else ""
-            trees.append("\n".join(["```{toctree}", ":hidden:", f"{option}", *pages, "```\n"]))
+            trees.append("\n".join(["```{toctree}", ":hidden:", f"{option}", *entries, "```\n"]))
     return "\n".join(trees)
 
 

@@ -57,7 +57,8 @@ def signature_of(thing: Callable[..., Any]) -> dict[str, Argument]:
 def table(arguments: dict[str, Argument], meanings: dict[str, str]) -> Iterator[str]:
     """A table in reStructuredText. What is only ever returned has no defaults."""
     given = any(argument.default != _REQUIRED for argument in arguments.values())
-    yield from ("", ".. list-table::", "   :header-rows: 1", "   :class: arguments", "")
+    widths, classes = ("24 20 14 42", "arguments given") if given else ("24 24 52", "arguments")
+    yield from ("", ".. list-table::", "   :header-rows: 1", f"   :widths: {widths}", f"   :class: {classes}", "")
     for row in [
         ("Name", "Type", "Default", "Meaning"),
         *((f"``{n}``", f"``{a.type}``", f"``{a.default}``", meanings.get(n, "")) for n, a in arguments.items()),
