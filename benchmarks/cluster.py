@@ -111,7 +111,7 @@ def main() -> None:
     if name == "ray":
         _start_ray()
     between = time.perf_counter()
-    pack(images, out, options, workers=WORKERS, engine=RayEngine() if name == "ray" else None)
+    pack(images, out, options, num_workers=WORKERS, engine=RayEngine() if name == "ray" else None)
     print(json.dumps({"start_up": between - started, "seconds": time.perf_counter() - between}))
 
 

@@ -83,7 +83,7 @@ def _pack(folder: Path, lines: int) -> Path:
         folder / "train.txt",
         folder / "set",
         PackOptions("tar", StoreOptions("raw", resize="256x256"), root=images.parent),
-        workers=2,
+        num_workers=2,
     )
     return folder / "set"
 

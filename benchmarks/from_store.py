@@ -103,7 +103,7 @@ def _pack(folder: Path, dataset: Path, rows: int, store: StoreOptions) -> None:
     text, _, _ = repeated_list(images, rows)
     (folder / "train.txt").write_text(text)
     options = PackOptions("tar", store, root=images.parent, shard_size=200 << 20)
-    pack(folder / "train.txt", dataset, options, workers=2)
+    pack(folder / "train.txt", dataset, options, num_workers=2)
 
 
 def _steady(folder: Path, url: str, between: Proxy, share: float, total: int) -> dict[str, Any]:

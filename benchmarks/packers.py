@@ -39,7 +39,7 @@ def packtrain(format_name: str, workers: int, mode: str = "verbatim") -> Pack:
     def run(images: Path, root: Path, out: Path) -> None:
         store = StoreOptions(store=mode)
         options = PackOptions(format=format_name, root=root, shard_size=SHARD_BYTES, store=store)
-        pack(images, out, options, workers=workers)
+        pack(images, out, options, num_workers=workers)
 
     return run
 

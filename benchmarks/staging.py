@@ -93,7 +93,7 @@ def _pack(images: Path, folder: Path, out: Path, lines: int, shard_bytes: int) -
     listing = folder / "train.txt"
     listing.write_text(repeated_list(images, lines)[0])
     options = PackOptions(format="tar", root=images.parent, shard_size=shard_bytes, store=StoreOptions("verbatim"))
-    pack(listing, out, options, workers=len(os.sched_getaffinity(0)))
+    pack(listing, out, options, num_workers=len(os.sched_getaffinity(0)))
 
 
 def _cases(dataset: Path, copy: Path) -> dict[str, Callable[[], float]]:

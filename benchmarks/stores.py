@@ -256,7 +256,7 @@ def packing(store: str, folder: Path) -> dict[str, float]:
     touch_memory(folder / "touch", bytes_of(folder / store))
     started, used = time.perf_counter(), processor_seconds()
     try:
-        pack(listed, out, PackOptions(store=StoreOptions(store=store)), workers=WORKERS)
+        pack(listed, out, PackOptions(store=StoreOptions(store=store)), num_workers=WORKERS)
         return {"seconds": time.perf_counter() - started, "cpu_seconds": processor_seconds() - used}
     finally:
         shutil.rmtree(out, ignore_errors=True)

@@ -79,7 +79,7 @@ def command(
         def on_progress(state: IndexProgress) -> None:
             show(state.done, state.total, state.resumed, f"{state.samples:,} samples")
 
-        report = index_shards(shards, out, workers=workers or available_cores(), on_progress=on_progress, **options)
+        report = index_shards(shards, out, num_workers=workers or available_cores(), on_progress=on_progress, **options)
     if as_json:
         print_json(report)
     else:

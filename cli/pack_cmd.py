@@ -158,7 +158,7 @@ def command(
             source,
             out,
             options,
-            workers=workers if cluster else workers or available_cores(),
+            num_workers=workers if cluster else workers or available_cores(),
             max_rejects=max_rejects,
             retry_rejects=retry_rejects,
             spool=spool,

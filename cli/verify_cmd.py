@@ -51,7 +51,7 @@ def command(dataset: Path | str, decode: bool, workers: int | None, journal: Pat
         report = verify(
             dataset,
             decode_images=decode,
-            workers=workers or available_cores(),
+            num_workers=workers or available_cores(),
             journal=journal,
             on_progress=on_progress,
         )

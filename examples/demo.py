@@ -116,7 +116,7 @@ def pack_as(name: str, image_list: Path, root: Path, folder: Path) -> float:
     elsewhere = [] if root == image_list.parent else ["--root", root]
     announce("packtrain", "pack", image_list, folder, "--format", name, *elsewhere)
     start = time.perf_counter()
-    report = pack(image_list, folder, PackOptions(format=name, root=root), workers=CORES)
+    report = pack(image_list, folder, PackOptions(format=name, root=root), num_workers=CORES)
     seconds = time.perf_counter() - start
     print(f"  {report.records:,} records, {report.rejects} lines rejected, {seconds:.2f} s")
     return report.records / seconds
@@ -125,7 +125,7 @@ def pack_as(name: str, image_list: Path, root: Path, folder: Path) -> float:
 def verify_all(folder: Path) -> None:
     """Checks everything in a dataset and decodes each image."""
     announce("packtrain", "verify", folder, "--decode")
-    report = verify(folder, decode_images=True, workers=CORES)
+    report = verify(folder, decode_images=True, num_workers=CORES)
     if report.problems:
         sys.exit("\n".join(f"{problem.file}: {problem.message}" for problem in report.problems))
     print(f"  {report.records:,} records checked and decoded, no problems")

@@ -46,7 +46,7 @@ def pack(
     out: str | os.PathLike[str],
     options: PackOptions | None = None,
     *,
-    workers: int | None = None,
+    num_workers: int | None = None,
     max_rejects: str | int = "0.1%",
     retry_rejects: bool = False,
     spool: str | os.PathLike[str] | None = None,
@@ -74,10 +74,10 @@ def pack(
             image folder, it is left out of what is packed. It may be an address in an object store, to which each shard
             goes as soon as it is finished, and the manifest last.
         options: What to store, and how; None for the defaults.
-        workers: Number of worker processes. The default, 1, packs in the calling process and uses only one core; the
-            command ``packtrain pack`` uses all available cores. Workers are spawned, so with more than one the calling
-            script needs the usual ``if __name__ == "__main__"``. With an engine, how many shards are packed at the same
-            time at most; by default as many as the engine can.
+        num_workers: Number of worker processes. The default, 1, packs in the calling process and uses only one core;
+            the command ``packtrain pack`` uses all available cores. Workers are spawned, so with more than one the
+            calling script needs the usual ``if __name__ == "__main__"``. With an engine, how many shards are packed at
+            the same time at most; by default as many as the engine can.
         max_rejects: How many lines may be refused: a percentage (``"0.1%"``) or a count (``"20"`` or ``20``). A
             percentage above zero allows at least one. The rejects of a dataset that is packed do not count.
         retry_rejects: True to pack shards that have refused lines again, which a part cannot do. Where there are no
@@ -110,12 +110,12 @@ def pack(
     """
     options = PackOptions() if options is None else options
     instance("options", options, PackOptions)
-    if workers is None:
-        workers = 1 if engine is None else sys.maxsize
+    if num_workers is None:
+        num_workers = 1 if engine is None else sys.maxsize
     part = Part.of(part)
     if part is not None and engine is not None:
         raise UsageError("a cluster packs all parts: leave out `part`, or `engine`")
-    whole("workers", workers, 1)
+    whole("num_workers", num_workers, 1)
     function("on_progress", on_progress)
     function("on_warning", on_warning)
     flag("retry_rejects", retry_rejects)
@@ -139,7 +139,7 @@ def pack(
                 plan = _prepare(images, output, options, guard)
                 numbers = range(len(plan.shards)) if part is None else part.shards(len(plan.shards))
                 role = "" if part is None else f"part {part}"
-                run = Run(output, plan, images, numbers, guard, workers, engine, role, retry_rejects, on_progress)
+                run = Run(output, plan, images, numbers, guard, num_workers, engine, role, retry_rejects, on_progress)
                 with locked(output.folder / PLAN, shared=part is not None):
                     return _pack_all(run) if part is None else _pack_part(run, str(part))
 

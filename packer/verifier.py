@@ -79,7 +79,7 @@ def verify(
     path: str | os.PathLike[str],
     *,
     decode_images: bool = False,
-    workers: int = 1,
+    num_workers: int = 1,
     journal: str | os.PathLike[str] | None = None,
     on_progress: Callable[[VerifyProgress], None] | None = None,
 ) -> VerifyReport:
@@ -94,8 +94,8 @@ def verify(
         path: Folder of the dataset, or its address in an object store. From there, each worker fetches one shard after
             the other into the folder for temporary files, and removes it when it has been checked.
         decode_images: True to decode every image as well.
-        workers: Number of worker processes. The default, 1, checks in the calling process and uses only one core; the
-            command ``packtrain verify`` uses all available cores. Workers are spawned, so with more than one the
+        num_workers: Number of worker processes. The default, 1, checks in the calling process and uses only one core;
+            the command ``packtrain verify`` uses all available cores. Workers are spawned, so with more than one the
             calling script needs the usual ``if __name__ == "__main__"``.
         journal: File that records which shards have been checked, so that a run that was stopped can continue. It is
             used only for the same dataset and the same `decode_images`; otherwise it is written from the start.
@@ -112,10 +112,10 @@ def verify(
         NoSpace: There is no room for a shard of an object store.
     """
     flag("decode_images", decode_images)
-    whole("workers", workers, 1)
+    whole("num_workers", num_workers, 1)
     function("on_progress", on_progress)
     dataset = place_of("path", path)
-    run = _Run(decode_images, workers, None if journal is None else path_of("journal", journal), on_progress)
+    run = _Run(decode_images, num_workers, None if journal is None else path_of("journal", journal), on_progress)
     if isinstance(dataset, Url):
         with tempfile.TemporaryDirectory(prefix="packtrain-verify-") as name, closing(ObjectStore()) as objects:
             try:

@@ -133,7 +133,7 @@ def index_shards(
     update: bool = False,
     base: str | os.PathLike[str] | None = None,
     unpack: str | os.PathLike[str] | None = None,
-    workers: int = 1,
+    num_workers: int = 1,
     max_rejects: str | int = "0.1%",
     part: Part | str | None = None,
     on_progress: Callable[[IndexProgress], None] | None = None,
@@ -165,8 +165,8 @@ def index_shards(
         unpack: Folder into which compressed shards (gzip, bzip2, xz and, with the package zstandard, zstd) are
             decompressed before they are indexed there. None: they are refused, as their records cannot be read in
             place.
-        workers: Number of worker processes. They are spawned, so with more than one the calling script needs the usual
-            ``if __name__ == "__main__"``.
+        num_workers: Number of worker processes. They are spawned, so with more than one the calling script needs the
+            usual ``if __name__ == "__main__"``.
         max_rejects: How many samples may be refused: a percentage (``"0.1%"``) or a count (``"20"`` or ``20``). Of a
             part, any number; the merge counts them.
         part: Which part of the shards to read: ``Part(3, 16)`` or ``"3/16"``; or ``"auto"``, to read it from the
@@ -190,7 +190,7 @@ def index_shards(
     rules = Rules.parse(fields, masks, label, mode)
     flag("update", update)
     function("on_progress", on_progress)
-    workers = whole("workers", workers, 1)
+    num_workers = whole("num_workers", num_workers, 1)
     part = Part.of(part)
     named = place_of("out", out)
     out = real(named)
@@ -198,10 +198,10 @@ def index_shards(
     if base is not None and not update:
         raise UsageError("`base` says where the shards of an indexed dataset are now: add `update`")
     with closing(object_store()) as objects:
-        run = _Run(workers, max_rejects, part, on_progress, objects)
+        run = _Run(num_workers, max_rejects, part, on_progress, objects)
         places = find_shards(sources, objects) if sources or not update else []
         if unpack is not None:
-            places = unpacked_shards(places, path_of("unpack", unpack), workers=workers, part=part)
+            places = unpacked_shards(places, path_of("unpack", unpack), workers=num_workers, part=part)
         if update:
             report = _update(run, places, out, rules, base)
         else:

@@ -160,7 +160,7 @@ class PackingLaws(Laws):
     ) -> None:
         size = shard_bytes(images, PER_SHARD)
         assert tree(self.pack(images, tmp_path / "again", shard_size=size)) == tree(dataset)
-        assert tree(self.pack(images, tmp_path / "two", shard_size=size, workers=2)) == tree(dataset)
+        assert tree(self.pack(images, tmp_path / "two", shard_size=size, num_workers=2)) == tree(dataset)
 
     def test_a_seed_shuffles_places_and_leaves_rows_in_list_order(self, images: Path, tmp_path: Path) -> None:
         orders = [placed_lines(self.pack(images, tmp_path / str(seed), seed=seed)) for seed in (0, 1)]

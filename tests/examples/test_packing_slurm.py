@@ -78,6 +78,6 @@ def test_a_task_is_killed_and_what_is_missing_is_packed_by_an_array_of_these_sha
     slurm.finish(again)
     slurm.finish(submit(slurm, folder, "merge.sbatch"))
 
-    pack(listing, folder / "local", PackOptions(shard_size=shard_bytes), workers=1)
+    pack(listing, folder / "local", PackOptions(shard_size=shard_bytes), num_workers=1)
     assert tree(out) == tree(folder / "local")
     assert os.listdir(out / "index")

@@ -301,7 +301,7 @@ def test_a_call_leaves_no_worker_to_its_caller(images: Path, memory_path: Path, 
             memory_path / "images" / "train.txt",
             memory_path / "out",
             PackOptions(shard_size=shard_bytes(images, 2)),
-            workers=2,
+            num_workers=2,
             max_rejects="1",
             on_progress=interrupt,
         )

@@ -158,7 +158,7 @@ def test_the_bytes_do_not_depend_on_the_workers(listing: Path, tmp_path: Path) -
     options = PackOptions("tar", StoreOptions("jpeg", resize="long=20"), shard_size=5000)
     report = pack(source, tmp_path / "one", options)
     assert report.packed > 1
-    pack(source, tmp_path / "two", options, workers=2)
+    pack(source, tmp_path / "two", options, num_workers=2)
     assert tree(tmp_path / "one") == tree(tmp_path / "two")
     assert pack(source, tmp_path / "one", options).complete_before
 
@@ -196,7 +196,7 @@ def test_damage_is_named_and_what_is_mended_is_converted(
     (shard,) = source.glob("*.tar")
     flip(shard, offset)
     with pytest.raises(CorruptRecord) as caught:
-        pack(source, tmp_path / "out", PackOptions("hdf5"), workers=workers)
+        pack(source, tmp_path / "out", PackOptions("hdf5"), num_workers=workers)
     assert (caught.value.row, caught.value.line, caught.value.file) == (3, line, shard.name)
     assert all(text in str(caught.value) for text in (shard.name, f"line {line}", str(source)))
     assert not (tmp_path / "out" / "manifest.json").exists()

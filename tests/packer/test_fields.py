@@ -143,7 +143,7 @@ def test_the_bytes_depend_on_neither_run_nor_workers(
     datasets: dict[str, Path], listing: Path, tmp_path: Path, format_name: str
 ) -> None:
     options = PackOptions(format_name, StoreOptions("verbatim"), columns=COLUMNS, shard_size=SHARD_BYTES)
-    pack(listing, tmp_path / "two", options, workers=2, max_rejects="1")
+    pack(listing, tmp_path / "two", options, num_workers=2, max_rejects="1")
     assert tree(tmp_path / "two") == tree(datasets[format_name])
     assert pack(listing, tmp_path / "two", options, max_rejects="1").complete_before
 

@@ -181,4 +181,4 @@ class TestLimits:
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
         options = PackOptions("tar", StoreOptions("verbatim"), shard_size=1)
         with pytest.raises(Exception, match="DecompressionBombError"):
-            pack(tmp_path / "train.txt", tmp_path / "out", options, workers=2, max_rejects="1")
+            pack(tmp_path / "train.txt", tmp_path / "out", options, num_workers=2, max_rejects="1")

@@ -213,7 +213,7 @@ class TestRemarks:
         self, listing: Path, tmp_path: Path, workers: int
     ) -> None:
         options = PackOptions("tar", StoreOptions(mode="L"), shard_size=1)
-        report = pack(listing, tmp_path / "out", options, workers=workers)
+        report = pack(listing, tmp_path / "out", options, num_workers=workers)
         assert report.remarks == {
             "not crop-ready: the colour space is not grey, YCbCr or RGB": 2,
             "not crop-ready: not a JPEG (png)": 1,

@@ -269,8 +269,8 @@ def test_rules_and_labels_that_nothing_can_follow_are_refused(make: Any, message
     [
         ({"options": "tar"}, "options='tar': expected a PackOptions"),
         ({"options": StoreOptions()}, "options=.*: expected a PackOptions"),
-        ({"workers": 0}, "workers=0: expected a whole number, at least 1"),
-        ({"workers": 2.0}, r"workers=2\.0: expected a whole number"),
+        ({"num_workers": 0}, "num_workers=0: expected a whole number, at least 1"),
+        ({"num_workers": 2.0}, r"num_workers=2\.0: expected a whole number"),
         ({"max_rejects": -1}, "max_rejects=-1: expected a whole number, at least 0"),
         ({"max_rejects": "9" * 400 + "%"}, "max_rejects='9+"),
         ({"max_rejects": "9" * 5000}, "max_rejects='9+"),
@@ -292,7 +292,7 @@ def test_arguments_of_pack_that_make_no_sense_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"workers": 0}, "workers=0: expected a whole number, at least 1"),
+        ({"num_workers": 0}, "num_workers=0: expected a whole number, at least 1"),
         ({"path": None}, "path=None: expected a path"),
         ({"journal": 5}, "journal=5: expected a path"),
         ({"on_progress": "x"}, "on_progress='x': expected a function"),

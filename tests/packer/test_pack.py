@@ -119,7 +119,7 @@ def test_a_part_whose_worker_was_killed_leaves_word_of_it(
 
     monkeypatch.setattr("packtrain._packer.pack_run.run_tasks", killed)
     with pytest.raises(ShardFailed, match="failed twice"):
-        pack(listing, tmp_path, OPTIONS, part="1/2", workers=2)
+        pack(listing, tmp_path, OPTIONS, part="1/2", num_workers=2)
     (failed,) = pack_status(tmp_path).failed
     assert (failed.shard, failed.run) == ("train-000002.tar", "part 1/2")
     assert "killed by signal 9" in failed.why
@@ -139,7 +139,7 @@ def test_no_more_workers_are_started_than_shards_are_missing(
         return run_tasks(function, tasks, workers=1, on_progress=on_progress)
 
     monkeypatch.setattr("packtrain._packer.pack_run.run_tasks", run_here)
-    pack(listing, tmp_path, OPTIONS, workers=workers)
+    pack(listing, tmp_path, OPTIONS, num_workers=workers)
     assert asked == [started]
 
 

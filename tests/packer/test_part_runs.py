@@ -683,7 +683,7 @@ class TestStatus:
         options = PackOptions(shard_size=20 * (tmp_path / "big.jpg").stat().st_size)
         try:
             with pytest.raises(ShardFailed, match=r"train-000000\.tar failed twice: its worker was killed by SIGKILL"):
-                pack(listing, out, options, part="1/1", workers=2)
+                pack(listing, out, options, part="1/1", num_workers=2)
         finally:
             ended.set()
             killer.join()

@@ -141,13 +141,13 @@ def test_a_run_that_met_too_many_goes_on_under_a_higher_limit(tmp_path: Path, fo
     options = PackOptions(format_name, store, shard_size=2 * 8 * 8 * 3, seed=None)
     out = tmp_path / "out"
     with pytest.raises(TooManyRejects, match="3 of 12 lines refused, 2 allowed"):
-        pack(listing, out, options, max_rejects="2", workers=workers)
+        pack(listing, out, options, max_rejects="2", num_workers=workers)
     # A worker that was stopped may have left a shard whose note was still to come: that one is packed again.
     noted = {note.name.partition(".")[0] for note in (out / "parts").glob("*.npz")}
     finished = {path: path.stat().st_mtime_ns for path in out.glob("train-*") if path.stem in noted}
     assert finished
     assert not (out / "manifest.json").exists()
-    report = pack(listing, out, options, max_rejects="3", workers=workers)
+    report = pack(listing, out, options, max_rejects="3", num_workers=workers)
     assert report.resumed >= len(finished) / 2, "tar has two files for a shard"
     assert (report.packed + report.resumed, report.records, report.rejects) == (6, 9, 3)
     assert {path: path.stat().st_mtime_ns for path in finished} == finished, "a finished shard was packed again"

@@ -313,7 +313,7 @@ def test_a_real_store(started_server: Started, tmp_path: Path, name: str) -> Non
         folder = Url.parse(server.fresh()) / "a b%20c"
         for shard in shards:
             server.put(f"{server.key(str(folder.parent))}/{folder.name}/{shard.name}", shard.read_bytes())
-        index_shards(f"{folder}/train-{{000000..000001}}.tar", tmp_path / "out", workers=2)
+        index_shards(f"{folder}/train-{{000000..000001}}.tar", tmp_path / "out", num_workers=2)
         index_shards(shards, tmp_path / "local")
         assert files_of(tmp_path / "out") == files_of(tmp_path / "local")
         assert without_addresses(tmp_path / "out").fields == without_addresses(tmp_path / "local").fields

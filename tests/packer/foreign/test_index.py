@@ -398,7 +398,7 @@ def test_several_processes_give_the_same_bytes(tmp_path: Path) -> None:
     write_shards(tmp_path / "shards", 3)
     contents = []
     for workers in (1, 2):
-        out = Path(index_shards(tmp_path / "shards", tmp_path / str(workers) / "out", workers=workers).dataset)
+        out = Path(index_shards(tmp_path / "shards", tmp_path / str(workers) / "out", num_workers=workers).dataset)
         contents.append({path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()})
     assert contents[0] == contents[1]
 

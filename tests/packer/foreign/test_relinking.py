@@ -42,7 +42,7 @@ def test_only_shards_with_another_time_are_read_and_nothing_but_their_times_chan
     other_time(shards[0])
     other_time(shards[2])
     other_byte(shards[3])  # No time says so: an update does not see it, as it does not read the shard.
-    report = index_shards((), out, update=True, workers=2, on_progress=seen.append)
+    report = index_shards((), out, update=True, num_workers=2, on_progress=seen.append)
     assert (report.indexed, report.compared, report.shards) == (0, 2, 4)
     size = shards[0].stat().st_size + shards[2].stat().st_size
     assert seen[-1] == IndexProgress(size, size, 0)

@@ -62,7 +62,7 @@ def test_leading_shards_are_local(dataset: Path, place: Path, whole: int, left_o
     assert (entry.state, entry.local_shards) == ("partial" if left_out else "complete", staged.local_shards)
     assert entry.bytes <= whole - left_out * shard_size(dataset)
     assert_readable(staged.path, dataset)
-    assert verify(staged.path, workers=1).problems == ()
+    assert verify(staged.path, num_workers=1).problems == ()
     assert_tidy(place, staged.path)
 
 

@@ -48,7 +48,7 @@ def test_it_is_found_and_mended(staged: Staged, dataset: Path, place: Path, name
     before = inodes(staged.path)
     damage(staged.path / name, how)
     if name != "manifest.json":
-        found = {problem.file for problem in verify(staged.path, workers=1).problems}
+        found = {problem.file for problem in verify(staged.path, num_workers=1).problems}
         assert name in found
         assert found <= {name, "index"}
     assert repair(staged.path.parents[1], staged.id).files == (name,)
@@ -57,7 +57,7 @@ def test_it_is_found_and_mended(staged: Staged, dataset: Path, place: Path, name
     assert {other for other in after if after[other] != before[other]} == {name}
     assert_same(staged.path, dataset)
     assert_tidy(place, staged.path)
-    assert verify(staged.path, workers=1).problems == ()
+    assert verify(staged.path, num_workers=1).problems == ()
 
 
 def test_nothing_is_wrong(staged: Staged, dataset: Path, place: Path) -> None:
