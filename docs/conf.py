@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import sys
 from pathlib import Path, PurePosixPath
@@ -33,6 +34,7 @@ html_extra_path = ["index.html"]
 HEADING = re.compile(r"^## +(.+)$", re.MULTILINE)
 # The link that a row of a table, or an item of a list, begins with.
 ENTRY = re.compile(r"^(?:\|| *[-*]) +\[([^\]]*)\]\(([^):#]+\.md)\)", re.MULTILINE)
+ROW = re.compile(r"^\| \[([^\]]*)\]\(([^)]+\.md)\) \| (.*) \|$")
 
 
 def navigation(text: str) -> str:
@@ -55,6 +57,22 @@ def add_navigation(app: Sphinx, page: str, source: list[str]) -> None:
         source[0] += "\n" + navigation(source[0])
 
 
+def write_llms(app: Sphinx, error: Exception | None) -> None:
+    """Writes the index for language models: the rows of docs/README.md, with the sources of pages that have them."""
+    if error is not None:
+        return
+    lines = ["# packtrain", "", "> Packs an image training set once, and feeds a PyTorch training loop from it.", ""]
+    for line in (app.srcdir / "docs/README.md").read_text().splitlines():
+        if line.startswith("## "):
+            lines += ["", line, ""]
+        elif row := ROW.match(line):
+            page = posixpath.normpath(f"docs/{row[2]}")
+            made = "```{" in (app.srcdir / page).read_text()
+            lines.append(f"- [{row[1]}]({page[:-3] + '.html' if made else f'_sources/{page}.txt'}): {row[3]}")
+    (app.outdir / "llms.txt").write_text("\n".join(lines) + "\n")
+
+
 def setup(app: Sphinx) -> None:
     """Is called by Sphinx."""
+    app.connect("build-finished", write_llms)
     app.connect("source-read", add_navigation)

@@ -35,7 +35,10 @@ class Line(NamedTuple):
 def lines_outside_code(text: str) -> Iterator[Line]:
     """All lines but those of code blocks, fenced or indented."""
     fenced, before = False, ""
+    front = text.index("\n---\n") if text.startswith("---\n") else 0  # of a skill
     for number, line in enumerate(text.splitlines(), 1):
+        if number <= text.count("\n", 0, front) + 2 and front:
+            continue
         if FENCE.match(line):
             fenced = not fenced
         elif not fenced and not (line.startswith("    ") and not before.strip()):

@@ -37,3 +37,11 @@ def test_every_command_has_its_place() -> None:
         command = group.get_command(click.Context(group), name)
         wanted += [name, *(f"{name} {part}" for part in getattr(command, "commands", ()))]
     assert sorted(placed) == sorted(wanted)
+
+
+def test_the_skill_says_when_an_agent_needs_it() -> None:
+    path = ROOT / "docs/skills/packtrain/SKILL.md"
+    front = path.read_text().split("---\n")[1]
+    fields = dict(line.split(": ", 1) for line in front.splitlines())
+    assert fields.keys() == {"name", "description"}
+    assert fields["name"] == path.parent.name and len(fields["description"]) <= 1024
