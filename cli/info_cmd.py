@@ -83,7 +83,7 @@ def _nature(field: Field) -> str:
         words += [
             store.store,
             store.resize or "",
-            f"quality {store.quality}" if store.store == "jpeg" else "",
+            f"quality {store.quality}" if store.store_mode.takes_quality else "",
             store.mode,
         ]
     if field.encoding is not None:

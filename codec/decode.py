@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -73,11 +73,18 @@ class RecordDecoder:
     Args:
         store: How the dataset stores pixels.
         decoder: Decodes all store modes but raw.
+
+    Attributes:
+        raw: True if records are pixels.
+        cuts: True if a rectangle of an encoded record can be decoded without reading the rest of the record. Nobody has
+            checked a table that came with a source file, and files are stored verbatim whatever they say.
     """
 
     def __init__(self, store: StoreOptions, decoder: Decoder) -> None:
         self.store = store
         self.decoder = decoder
+        self.raw: Final = store.store_mode.is_raw
+        self.cuts: Final = store.store_mode.transcodes
 
     def image(self, encoded: EncodedImage, on_stage: OnStage = untimed) -> Image:
         """Decodes a whole image.
@@ -116,7 +123,7 @@ class RecordDecoder:
         if encoded.part is not None and (found := encoded.part.cropped(box, scale)) is not None:
             flat = np.ascontiguousarray(found).reshape(-1)
             return self._image(flat.data, found.shape[1], Box(0, 0, found.shape[1], found.shape[0]))
-        if self.store.store == "raw":
+        if self.raw:
             pixels = raw_pixels(encoded.data, encoded.height, encoded.width, self.store.channels)
             return self._image(pixels, encoded.width, box)
         if self.store.mode == "L" and scale == 1 and (aligned := _aligned(box, encoded.width)) != box:
@@ -137,7 +144,7 @@ class RecordDecoder:
 
         Transforms may need it, for example to turn the image upright, whichever decoder was used.
         """
-        if self.store.store != "raw" and self.decoder.name != "pillow":
+        if not self.raw and self.decoder.name != "pillow":
             image.info = open_image(header_file(encoded.data)).info
         return image
 
@@ -162,7 +169,7 @@ class RecordDecoder:
             return None
         if encoded.part is not None and (found := encoded.part.cropped(box, 1)) is not None:
             return found
-        if self.store.store == "raw":
+        if self.raw:
             return self.raw_pixels(encoded, box)
         pixels = self.decoder.pixels(*self._source(encoded, box, on_stage))
         on_stage(DECODE)
@@ -179,12 +186,6 @@ class RecordDecoder:
             on_stage(DECODE)
         left, top, _, _ = shrunk(box, scale)
         return encoded._replace(part=DecodedPart(pixels, scale, left, top))
-
-    @property
-    def cuts(self) -> bool:
-        """True if a rectangle of an encoded record can be decoded without reading the rest of the record."""
-        # Nobody has checked a table that came with a source file, and files are stored verbatim whatever they say.
-        return self.store.store_mode.may_be_cut
 
     def _source(
         self, encoded: EncodedImage, box: Box, on_stage: OnStage

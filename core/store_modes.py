@@ -39,11 +39,6 @@ class StoreMode:
     takes_quality: bool = False
     largest_side: int | None = None
 
-    @property
-    def may_be_cut(self) -> bool:
-        """True if readers look for a table in the records that says where the parts of the image are."""
-        return self.transcodes
-
 
 STORE_MODES: Final[Mapping[str, StoreMode]] = MappingProxyType(
     {

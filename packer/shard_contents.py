@@ -305,7 +305,7 @@ class _FieldRecords:
             # Only Pillow can say what it is.
             open_image(image.data)
         # Nobody cuts verbatim records, whatever table a file brought along.
-        if images.store.store_mode.may_be_cut and has_table(image.data) and not has_true_table(image.data):
+        if images.store.store_mode.transcodes and has_table(image.data) and not has_true_table(image.data):
             return "its table of restart intervals does not fit it"
         return None
 

@@ -495,7 +495,7 @@ class PackedSamples(Samples):
         options = records.field.store
         if not (isinstance(store, RecordStore) and isinstance(records, FieldRecords)):
             return False
-        if options is None or options.store != "raw" or into.images.shape[3] != options.channels:
+        if options is None or not options.store_mode.is_raw or into.images.shape[3] != options.channels:
             return False
         try:
             store.check_rows(rows)

@@ -75,7 +75,7 @@ class ArrayExecutor(Executor):
     def __init__(self, records: RecordDecoder, *, scaled: bool) -> None:
         self._records = records
         self._scaled = scaled
-        self._raw = records.store.store == "raw"
+        self._raw = records.raw
         self._style = resizing.style() if records.store.channels == 3 else None
 
     @override
@@ -315,7 +315,7 @@ def _moved(pixels: Pixels, operation: Crop | Scale | Flip | Pad) -> Pixels:
 
 def decoding_scale(records: RecordDecoder, plan: ImagePlan) -> int:
     """The factor by which a JPEG may be shrunk while decoding: 8, 4, 2 or 1; the plan shrinks it at least as much."""
-    if plan.resize is None or records.store.store == "raw":
+    if plan.resize is None or records.raw:
         return 1
     wide, high = plan.box.width // plan.resize.width, plan.box.height // plan.resize.height
     return next((scale for scale in _SCALES if scale <= min(wide, high)), 1)

@@ -222,8 +222,7 @@ class ViewsPipeline:
 
     def _decoded(self, image: EncodedImage, plans: Sequence[ImagePlan], on_stage: OnStage) -> list[EncodedImage]:
         """The image as each plan is to take it, with what it shares with other plans decoded."""
-        store = self._records.store
-        if store.store == "raw" or image.part is not None:
+        if self._records.raw or image.part is not None:
             return [image] * len(plans)
         scales = [decoding_scale(self._records, plan) if self._scaled else 1 for plan in plans]
         found = {}
@@ -233,7 +232,7 @@ class ViewsPipeline:
                 plan.source if scale == 1 else plan.box for plan, its in zip(plans, scales, strict=True) if its == scale
             ]
             box = shared_box(boxes, cuts=self._records.cuts)
-            if scale > 1 and store.mode == "L":
+            if scale > 1 and self._records.store.mode == "L":
                 # Where shrunken colours become grey, the pixels may depend on the rectangle.
                 box = None
             found[scale] = image if box is None else self._records.with_part(image, box, scale, on_stage)

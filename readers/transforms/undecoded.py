@@ -166,7 +166,7 @@ def require_plannable(compose: Compose | Views | None, store: StoreOptions) -> C
     """
     if store.mode != "RGB":
         raise UsageError("its images are grey, and only packtrain.Loader decodes these, with decode='cpu'")
-    if store.store == "raw":
+    if store.store_mode.is_raw:
         raise UsageError("its images are stored raw, so there is nothing to decode: use packtrain.Loader as it is")
     if compose is None:
         raise UsageError("give a transform, such as [RandomResizedCrop(224), RandomHorizontalFlip()]")
