@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import io
 import re
-import struct
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from packtrain._codec.coefficients import EXTENSION, MAGIC
-from packtrain._codec.cut import cut, without_table
-from packtrain._codec.geometry import Box
+from packtrain._codec.cut import without_table
 from packtrain._codec.jpeg_markers import frame_header, too_many_scans
 from packtrain._codec.native import extension, require_extension
 from packtrain._codec.pillow import (
@@ -25,8 +23,7 @@ from packtrain._codec.pillow import (
     require_pillow,
     whole_images_only,
 )
-from packtrain._core.errors import MissingDependency, PacktrainError
-from packtrain._core.installing import build_command
+from packtrain._core.errors import PacktrainError
 from packtrain._core.options import ResizeRule, StoreOptions
 from packtrain._core.store_modes import StoreMode
 
@@ -142,7 +139,8 @@ def encoder(options: StoreOptions) -> str | None:
     names = [] if options.keeps_pixels else [pillow_version()]
     # Records that only Pillow can write may do without the extension.
     if options.store_mode.transcodes and (options.keeps_pixels or extension is not None):
-        names.append(transcoder(options.store_mode))
+        module = require_extension(_purpose(options.store_mode), _OTHERWISE)
+        names.append(f"{_COEFFICIENTS if options.store_mode.has_coefficients else _TRANSCODER} ({module.LIBJPEG})")
     return ", ".join(names) or None
 
 
@@ -326,41 +324,8 @@ def _purpose(mode: StoreMode) -> str:
     return f"Store mode {mode.name}"
 
 
-def transcoder(mode: StoreMode) -> str:
-    """Name and version of what transcodes.
-
-    Raises:
-        MissingDependency: There is no C extension, or it does not transcode a JPEG that is certainly sound.
-    """
-    module = require_extension(_purpose(mode), _OTHERWISE)
-    jpeg = _small_jpeg()
-    record, reason = transcoded(jpeg, mode)
-    # Without this, an extension that refuses everything would store a whole dataset verbatim.
-    if record is None or cut(record, Box(0, 0, 8, 8)) is None:
-        reason = reason or "the record cannot be cut"
-        raise MissingDependency(
-            f"packtrain's C extension ({module.LIBJPEG}) does not work here: it fails on a small JPEG ({reason}). "
-            f"Build it again: `{build_command()}`; or {_OTHERWISE}"
-        )
-    return f"{_COEFFICIENTS if mode.has_coefficients else _TRANSCODER} ({module.LIBJPEG})"
-
-
 def _reason(message: str) -> str:
     # libjpeg's messages begin with a capital letter, and hold numbers that differ from image to image.
     if message[:1].isupper():
         return f"libjpeg: {re.sub(r'0x[0-9a-f]+|[0-9]+', 'N', message)}"
     return message
-
-
-def _small_jpeg() -> bytes:
-    """A grey JPEG of 8 x 8 pixels, made by hand: T.81, annex B."""
-    segments = [
-        (0xDB, bytes([0]) + bytes([1]) * 64),
-        (0xC0, struct.pack(">BHHBBBB", 8, 8, 8, 1, 1, 0x11, 0)),
-        # One code of one bit: "no difference" for DC, "end of block" for AC.
-        (0xC4, bytes([0x00, 1]) + bytes(15) + bytes([0])),
-        (0xC4, bytes([0x10, 1]) + bytes(15) + bytes([0])),
-        (0xDA, bytes([1, 1, 0x00, 0, 63, 0])),
-    ]
-    head = b"".join(struct.pack(">BBH", 0xFF, marker, len(body) + 2) + body for marker, body in segments)
-    return b"\xff\xd8" + head + b"\x3f\xff\xd9"

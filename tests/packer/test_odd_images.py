@@ -10,7 +10,6 @@ import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -29,7 +28,7 @@ from packtrain._packer import images as storing
 from packtrain._packer.images import store_image
 from packtrain._packer.rejects import read_rejects
 from packtrain._packer.sources import Refused
-from packtrain.errors import MissingDependency, ShardFailed
+from packtrain.errors import ShardFailed
 
 EXTENSION = pytest.mark.skipif(native.extension is None, reason="packtrain was built without its C extension")
 PHOTO: Final = picture(1, 60, 44)
@@ -260,25 +259,3 @@ class TestRemarks:
             at = whole.index(b"\xff\xdb")
             reasons.add(storing.transcoded(whole[:at] + bytes(number) + whole[at:], STORE_MODES["crop-ready"])[1])
         assert reasons == {"libjpeg: Corrupt JPEG data: N extraneous bytes before marker N"}
-
-    @EXTENSION
-    @pytest.mark.parametrize("store", ["crop-ready", "coefficients", "jpeg"])
-    @pytest.mark.parametrize("wrong", ["refuses", "does nothing"])
-    def test_a_transcoder_that_does_not_work_is_said_at_once(
-        self, images: Path, tmp_path: Path, store: str, wrong: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Otherwise a whole dataset would be stored as it is, and nobody would know."""
-        real = native.extension
-        assert real is not None
-
-        def transcode(data: bytes) -> bytes:
-            if wrong == "refuses":
-                raise ValueError("Wrong JPEG library version: library is 62, caller expects 80")
-            return data
-
-        broken = SimpleNamespace(LIBJPEG=real.LIBJPEG, transcode=transcode, coefficient_record=transcode)
-        monkeypatch.setattr(native, "extension", broken)
-        reason = "libjpeg: Wrong JPEG library version" if wrong == "refuses" else "the record cannot be cut"
-        with pytest.raises(MissingDependency, match=rf"it fails on a small JPEG \(.*{reason}.*--store verbatim"):
-            packed(images, tmp_path / "out", "tar", store=StoreOptions(store))
-        assert not (tmp_path / "out").exists()
