@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from contextlib import suppress
 from pathlib import Path
+
+from .waiting import wait_until
 
 
 def read_proc(pid: int | str, name: str) -> bytes:
@@ -29,4 +33,14 @@ def ended(pid: int) -> bool:
         threads = [read_proc(pid, f"task/{task.name}/stat") for task in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:
         return True
-    return all(not thread or thread.rpartition(b")")[2].split()[0] in b"ZX" for thread in threads)
+    return all(not thread or _state(thread) in b"ZX" for thread in threads)
+
+
+def stop(pid: int) -> None:
+    """Stops a process by SIGSTOP. Until it has been stopped, it may still take what it waits for."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: _state(read_proc(pid, "stat")) in b"T", f"process {pid} has been stopped")
+
+
+def _state(stat: bytes) -> bytes:
+    return stat.rpartition(b")")[2].split()[0]

@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.batching import through_json
+from helpers.processes import stop
 from helpers.ranks import in_ranks
 from helpers.reading import PLENTY, ROWS, TRANSFORM, URL, Streamed, cache_of, content, epoch_of, streamed_in
 from helpers.streaming import fetcher_pid, kill_fetcher
@@ -395,7 +396,7 @@ class TestDeaths:
         with loader_of(dataset) as loader:
             epoch_of(loader)
             pid = fetcher_pid(cache_of(dataset))
-            os.kill(pid, signal.SIGSTOP)
+            stop(pid)
             try:
                 with soon(20):
                     assert len(epoch_of(loader)) == ROWS

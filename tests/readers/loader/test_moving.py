@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.moving import BYTES, VALUES, Cache, check, has_left, mapped, workers
+from helpers.processes import stop
 from helpers.support import START_METHODS, soon
 from helpers.waiting import wait_until
 from torch.utils.data import default_collate
@@ -96,7 +97,7 @@ def test_a_stopped_worker_moves_on_when_it_continues(cache: Cache) -> None:
         list(loader)
         stopped = workers()[1]
         cache.grow(16)
-        os.kill(stopped, signal.SIGSTOP)
+        stop(stopped)
         try:
             for batch in loader:
                 check(batch, dataset)

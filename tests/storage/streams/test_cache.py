@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from helpers.datasets import make_dataset
 from helpers.local_objects import SPEC, LocalObjects
+from helpers.processes import stop
 from helpers.streaming import (
     URL,
     MiB,
@@ -361,7 +362,7 @@ class TestKills:
         pid = fetcher_pid(cache)
         monkeypatch.setattr(connections, "_PING_SECONDS", 0.1)
         monkeypatch.setattr(connections, "_SILENT_SECONDS", 1.0)
-        os.kill(pid, signal.SIGSTOP)
+        stop(pid)
         try:
             with pytest.raises(RemoteError, match=rf"process {pid}\) has not said anything") as caught:
                 read(cache, 2)
