@@ -174,9 +174,9 @@ def command(
 
 
 def _cluster(engine: str, address: str | None, log: bool) -> RayEngine | None:
-    from packtrain._packer.ray_engine import RayEngine
-
     if engine == "ray":
+        from packtrain._packer.ray_engine import RayEngine
+
         return RayEngine(address, log)
     if address is not None or log:
         raise UsageError("--address and --ray-log are options of --engine ray")
@@ -202,9 +202,8 @@ def _options(
 
 def _store(source: Path | str, store: str | None, **pixels: Any) -> StoreOptions | None:
     """Return the store options. Those that are not given stay as a dataset has them; None keeps all."""
-    from packtrain._core.manifest import MANIFEST, Manifest
+    from packtrain._core.manifest import MANIFEST, Manifest, is_dataset
     from packtrain._core.options import StoreOptions
-    from packtrain._packer.dataset_rows import is_dataset
 
     given = {name: value for name, value in pixels.items() if value not in (None, False)}
     if isinstance(source, Path) and is_dataset(source):

@@ -383,6 +383,15 @@ def check_shard_names(name: str, number: int, shard: ShardInfo) -> None:
         raise ValueError(f"shards[{number}]: two of its files have the same name")
 
 
+def is_dataset(folder: Path) -> bool:
+    """True for a folder that holds a dataset, finished or not."""
+    # A folder of images may hold the manifest of another program.
+    return folder.is_dir() and (
+        any((folder / name).exists() for name in (PLAN, CACHE))
+        or ((folder / MANIFEST).exists() and (folder / INDEX).is_dir())
+    )
+
+
 def holds(folder: Path, name: str) -> bool:
     """True if there is something of this name in the folder; False also if nobody may know."""
     try:

@@ -17,14 +17,13 @@ from packtrain._codec.coefficients import as_image_file
 from packtrain._codec.values import parse_npy
 from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import CorruptFile, UsageError
-from packtrain._core.manifest import CACHE, INDEX, MANIFEST, PLAN
+from packtrain._core.manifest import INDEX, MANIFEST
 from packtrain._core.opening import read_regular
 from packtrain._core.options import StoreOptions
 from packtrain._core.problems import reading
 from packtrain._core.schema import IMAGE, Field, Schema
 from packtrain._readers.dataset.records import FieldRecords
 from packtrain._readers.dataset.store import RecordStore
-from packtrain._storage.remote.urls import Url
 
 from .encoding import encode, encoded_image, encoded_mask, naming, record_encoder
 from .images import extension_of, store_image, store_pixels
@@ -36,16 +35,6 @@ from .rejects import read_rejects
 
 _OF_LISTS: Final = ("columns", "labels", "label_names", "classes", "root", "allow_empty")
 """Options that say what a dataset itself says."""
-
-
-def is_dataset(source: Path | Url) -> bool:
-    """True for a folder that holds a dataset, finished or not."""
-    if isinstance(source, Url) or not source.is_dir():
-        return False
-    # A folder of images may hold the manifest of another program.
-    return any((source / name).exists() for name in (PLAN, CACHE)) or (
-        (source / MANIFEST).exists() and (source / INDEX).is_dir()
-    )
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from packtrain._storage.remote.urls import Url, place_of
 
 from .columns import Ints
 from .finished import finished
-from .foreign.indexer import IndexReport, merge_scans
 from .listing import Listing, Reject
 from .markers import FAILED, PACKED, PACKING
 from .notes import PARTS, ListFacts, ShardNote, read_note
@@ -35,6 +34,9 @@ from .plan import Plan
 from .publishing import collecting, write_dataset
 from .rejects import RejectGuard
 from .reordering import Reordering
+
+if TYPE_CHECKING:
+    from .foreign.indexer import IndexReport
 
 _KNOWN: Final = (".npz", PACKING, FAILED, PACKED)
 _NAMED: Final = 5
@@ -69,6 +71,8 @@ def merge(out: str | os.PathLike[str], *, max_rejects: str | int = "0.1%") -> Pa
         CorruptFile: The plan, or the manifest of a finished dataset, is damaged.
         UnreadableFile: The note of a shard cannot be read.
     """
+    from .foreign.indexer import merge_scans  # slow: packing merges as well, and knows what
+
     place = place_of("out", out)
     if (indexed := merge_scans(place, max_rejects)) is not None:
         return indexed

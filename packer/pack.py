@@ -17,11 +17,10 @@ from packtrain._core.files import (
     locked,
     remove_abandoned,
 )
-from packtrain._core.manifest import MANIFEST, PLAN, Manifest
+from packtrain._core.manifest import MANIFEST, PLAN, Manifest, is_dataset
 from packtrain._storage.location import absolute
 from packtrain._storage.remote.urls import Url, place_of
 
-from .dataset_rows import DatasetRows, dataset_rows, is_dataset
 from .engine import Engine
 from .fetching import fetched_list
 from .finished import reopen, require_as_merged
@@ -130,9 +129,7 @@ def pack(
     with output_at(target, spool) as output:
         with file_errors(output.folder):
             require_usable(output.folder)
-        with _listing(listed, output, options, on_warning) as (images, options):
-            # A dataset that is packed once more has been allowed its rejects before.
-            before = len(images.rejects) if isinstance(images, DatasetRows) else 0
+        with _listing(listed, output, options, on_warning) as (images, options, before):
             limit = before + reject_limit(max_rejects, images.lines - before)
             guard = RejectGuard(limit, images.lines, images)
             with file_errors(output.folder):
@@ -147,11 +144,13 @@ def pack(
 @contextmanager
 def _listing(
     source: Path | Url, output: Output, options: PackOptions, on_warning: Callable[[str], None] | None
-) -> Iterator[tuple[Listing, PackOptions]]:
-    """Gives what is to be packed, whatever it is."""
+) -> Iterator[tuple[Listing, PackOptions, int]]:
+    """Gives what is to be packed, whatever it is, the options for it, and how many rejects have been allowed before."""
     if isinstance(source, Path) and is_dataset(source):
-        with dataset_rows(source, output.folder, options) as found:
-            yield found
+        from .dataset_rows import dataset_rows  # slow: not on the way to the first record of a list
+
+        with dataset_rows(source, output.folder, options) as (rows, options):
+            yield rows, options, len(rows.rejects)
         return
     with fetched_list(source) as (path, start):
         images = read_list(
@@ -167,7 +166,7 @@ def _listing(
         folders = images.classes if options.classes is None and path.is_dir() else None
         if on_warning is not None and folders and (doubt := doubt_classes(path, folders, str(output.address))):
             on_warning(doubt)
-        yield images, options
+        yield images, options, 0
 
 
 def _seen_from_elsewhere(

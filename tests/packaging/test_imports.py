@@ -15,11 +15,13 @@ TENSORS = {"torch"}
 CONTAINERS = {"h5py", "lmdb", "webdataset"}
 IMAGES = {"PIL"}
 ARRAYS = {"numpy"}
+# What packing a list does not need: nobody is to wait for it who waits for the first record.
+DATASETS = {"packtrain._packer.dataset_rows", "packtrain._packer.foreign.indexer", "packtrain._readers.dataset.store"}
 
 
 def loaded_after(code: str) -> set[str]:
-    """The top-level modules in a fresh interpreter after `code`, which may end with SystemExit."""
-    report = "import json, sys\nprint('\\n' + json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+    """The modules in a fresh interpreter after `code`, which may end with SystemExit."""
+    report = "import json, sys\nprint('\\n' + json.dumps(sorted(sys.modules)))"
     indented = "\n".join(f"    {line}" for line in code.splitlines())
     script = f"try:\n{indented}\nexcept SystemExit as stop:\n    assert not stop.code, stop.code\n{report}"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
@@ -39,7 +41,9 @@ def command(line: str) -> str:
         ("import packtrain._core", TENSORS | CONTAINERS | IMAGES),
         ("import packtrain._readers", TENSORS | CONTAINERS | IMAGES),
         ("import packtrain._formats", TENSORS | CONTAINERS),
-        ("import packtrain._packer.pack, packtrain._packer.verifier", TENSORS | CONTAINERS),
+        ("import packtrain._packer.pack", TENSORS | CONTAINERS | IMAGES | DATASETS),
+        ("import packtrain._packer.verifier", TENSORS | CONTAINERS),
+        ("import packtrain._cli", {"click", "multiprocessing"}),
         ("import packtrain._formats.writing", TENSORS | CONTAINERS),
         (command("packtrain --help"), TENSORS | CONTAINERS | IMAGES | ARRAYS),
         (command("packtrain --version"), TENSORS | CONTAINERS | IMAGES | ARRAYS),
