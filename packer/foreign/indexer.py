@@ -36,7 +36,7 @@ from ..publishing import NO_GAPS, building, collecting, not_empty, only_writer, 
 from . import links, tables
 from .headers import shown
 from .plan import IndexPlan, Rules
-from .scan import Scan, ScanProgress, ScanTask, check_ends, scan_shard
+from .scan import Scan, ScanProgress, ScanTask, check_ends, joined, read_shard, scan_shard
 from .scan_notes import SHARD_LIST, ScanNotes, ShardList
 from .shard_files import WithObjects
 from .sources import find_shards
@@ -310,9 +310,24 @@ class _Run:
             _require_free(out, self.objects)
             return None
         # All parts were merged meanwhile, perhaps.
-        IndexPlan.load(out, self.objects).require_same(rules, out)
         links.require_unchanged(out, manifest, self.objects)
+        plan = IndexPlan.load(out, self.objects)
+        plan.require_same(rules, self._unfit(places, rules, plan.doubtful(rules)), out)
         return replace(_complete(out, manifest, self.objects), part=None if self.part is None else str(self.part))
+
+    def _unfit(self, places: Sequence[Location], rules: Rules, extensions: set[str]) -> set[str]:
+        """Those of the extensions whose arrays do not fit together. Shards are read until that is seen of all."""
+        fields: dict[str, Field] = {}
+        unfit: set[str] = set()
+        for number, place in enumerate(places):
+            if unfit == extensions:
+                break
+            scan = read_shard(ScanTask(number, place, rules, Path()), lambda progress: None, self.objects)
+            for extension in extensions & scan.found.keys():
+                if (field := scan.found[extension].extension.field) is not None:
+                    fields[extension] = joined(fields.get(extension), field)
+            unfit = {extension for extension, field in fields.items() if field.kind == "bytes"}
+        return unfit
 
     def _scan(
         self, notes: ScanNotes, places: Sequence[Location], rules: Rules, numbers: Sequence[int]

@@ -275,13 +275,19 @@ class IndexPlan:
         """SHA-256 of plan.json, in hexadecimal digits."""
         return hashlib.sha256(self.dump()).hexdigest()
 
-    def require_same(self, asked: Rules, folder: Location) -> None:
+    def doubtful(self, asked: Rules) -> set[str]:
+        """The extensions of which the plan does not say why their field is bytes: arrays that do not fit are, too."""
+        there = {rule.extension for rule in self.rules.fields if rule.kind == "bytes"}
+        return {extension for extension in there if asked.kind(extension) == "array"}
+
+    def require_same(self, asked: Rules, unfit: Container[str], folder: Location) -> None:
         """Compares the rules by which a finished dataset was indexed with those that are asked for.
 
         They are the same if they mean the same for the extensions that are there, however they are given.
 
         Args:
             asked: The rules that are asked for.
+            unfit: Those of the `doubtful` extensions whose arrays do not fit together.
             folder: Where the dataset lies, for the message.
 
         Raises:
@@ -293,11 +299,7 @@ class IndexPlan:
             there[label] = None
         asked.require_used(there)
         mine, theirs = _terms(self.rules, there), _terms(asked, there)
-        for extension in there:
-            # Arrays that do not fit together are bytes, too, and the plan does not say why a field is bytes.
-            kind = f"kind of .{extension}"
-            if (mine.get(kind), theirs.get(kind)) == ("bytes", "array"):
-                theirs[kind] = "bytes"
+        theirs |= {f"kind of .{extension}": "bytes" for extension in there if extension in unfit}
         require_same_terms(mine, theirs, folder, "indexed")
 
     @classmethod

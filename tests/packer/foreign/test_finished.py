@@ -27,6 +27,7 @@ RULES: dict[str, dict[str, Any]] = {
     "another field": {"fields": ["caption=txt"]},
     "another kind": {"fields": ["text=txt:bytes"]},
     "bytes as found": {"fields": ["odd=odd.npy:bytes"]},
+    "bytes that could be arrays": {"fields": ["emb=emb.npy:bytes"]},
     "grey": {"mode": "L"},
 }
 
