@@ -19,6 +19,9 @@ HEADERS := printf '\#include <stdio.h>\n\#include <Python.h>\n\#include <jpeglib
 PILLOW := $(or $(patsubst $(VENV)/.%,%,$(wildcard $(VENV)/.pillow $(VENV)/.pillow-simd)), \
 	$(shell if $(AVX2) && $(HEADERS); then echo pillow-simd; else echo pillow; fi))
 
+# The extra "dev", without building packtrain once more.
+DEV := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["dev"])
+
 # What DALI needs of the packages that nothing else brings.
 DALI := nvidia-dali-cuda120 astunparse gast libcst makefun nvidia-libnvcomp-cu12 nvidia-nvimgcodec-cu12 \
 	nvidia-nvjpeg-cu12 nvidia-nvjpeg2k-cu12 nvidia-nvtiff-cu12 nvtx optree
@@ -44,7 +47,7 @@ setup: $(VENV)/.installed links pillow-guard ## make the environment in .venv (a
 azurite: $(VENV)/.azurite ## install an emulator of Azure's storage from npm, for its tests
 
 .PHONY: demo
-demo: setup $(VENV)/.demo ## the main job end to end: pack, verify, read, train
+demo: $(VENV)/.base $(or $(wildcard $(VENV)/.pillow-simd),$(VENV)/.pillow) ## pack, verify, train, compare
 	$(BIN)/python examples/demo.py $(ARGS)
 
 # Many tests start programs, each of which would compile all modules anew.
@@ -128,16 +131,22 @@ $(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# torch comes alone and without its dependencies, so that its own index is asked for nothing else. torchvision and timm
-# are oracles for tests, matplotlib draws the charts, and the loader is tested in Lightning and Accelerate. The
-# dependencies of all these would bring Pillow over pillow-simd, or much that the tests do not need. DALI takes 1 GB of
-# disk; it decodes on the CPU where there is no GPU. Ray takes 240 MB, and the object stores 350 MB.
-$(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt $(wildcard codec/native/*.[ch])
+# What the demo needs. torch comes alone and without its dependencies, so that its own index is asked for nothing else.
+# matplotlib draws the charts, and of scikit-image the demo takes the photographs; the dependencies of both would bring
+# Pillow over pillow-simd. What is imported is compiled then: compiling all of torch takes longer than the demo's training.
+$(VENV)/.base: $(VENV)/.created pyproject.toml constraints.txt $(wildcard codec/native/*.[ch])
+	$(PIP) $(addprefix --extra-index-url ,$(TORCH_INDEX)) --no-deps --no-compile torch
 	$(PIP) setuptools wheel
-	$(PIP) $(addprefix --extra-index-url ,$(TORCH_INDEX)) --no-deps torch
-	$(PIP) --no-build-isolation --editable '.[dev]'
+	$(PIP) --no-compile --no-build-isolation --editable .
+	$(PIP) --no-compile --no-deps matplotlib contourpy cycler fonttools kiwisolver packaging pyparsing python-dateutil six scikit-image
+	@touch $@
+
+# torchvision and timm are oracles for tests, and the loader is tested in Lightning and Accelerate. The dependencies of
+# all these would bring Pillow over pillow-simd, or much that the tests do not need. DALI takes 1 GB of disk; it decodes
+# on the CPU where there is no GPU. Ray takes 240 MB, and the object stores 350 MB.
+$(VENV)/.installed: $(VENV)/.base
+	$(PIP) $$($(BIN)/python -c '$(DEV)')
 	$(PIP) --no-deps torchvision timm
-	$(PIP) --no-deps matplotlib contourpy cycler fonttools kiwisolver pyparsing python-dateutil six
 	$(PIP) --no-deps lightning lightning-utilities torchmetrics
 	$(PIP) --no-deps accelerate huggingface_hub psutil safetensors
 	$(PIP) --no-deps $(RAY)
@@ -168,11 +177,6 @@ $(VENV)/.pillow: $(VENV)/.created constraints.txt
 		echo 'note: decoding with Pillow; on an x86-64 processor with AVX2, pillow-simd is faster:'; \
 		echo '  make setup PILLOW=pillow-simd'; \
 	fi
-	@touch $@
-
-# The demo needs no more of scikit-image than its photographs, and its dependencies would bring Pillow over pillow-simd.
-$(VENV)/.demo: $(VENV)/.created constraints.txt
-	$(PIP) --no-deps scikit-image
 	@touch $@
 
 # Type checkers cannot follow the editable install; through these links they see packtrain/* as plain files.

@@ -1,6 +1,6 @@
-"""Packs a list in every format, verifies, reads and trains on each, and compares. `make demo` runs it.
+"""Packs photographs in every format, verifies them, trains a network on them, and compares. `make demo` runs it.
 
-It makes its own images from photographs of scikit-image; PACKTRAIN_IMAGES=train.txt names a list of your own.
+It cuts its images from photographs of scikit-image; PACKTRAIN_IMAGES=train.txt names a list of your own.
 """
 
 from __future__ import annotations
@@ -11,37 +11,45 @@ import shlex
 import shutil
 import sys
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import PIL
+import torch
 from demo_images import make_images
-from lenet.train import EpochResult, TrainOptions, count_classes, train
+from demo_network import Epoch, learn
 from PIL import Image
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
-from packtrain import PackedDataset, PackOptions, open_dataset, pack, verify
+from packtrain import Loader, PackedDataset, PackOptions, concat, open_dataset, pack, verify
 from packtrain.errors import PacktrainError
+from packtrain.transforms import Compose, PILToTensor, RandomHorizontalFlip, RandomResizedCrop
 
 FORMATS: Final = ("tar", "hdf5", "lmdb")
 LOOSE: Final = "loose files"
 MAX_LINES: Final = 2000
 """Lines taken of a longer list."""
-READS: Final = 5
-"""Number of times that each source is read; the fastest counts."""
-TRAINING: Final = TrainOptions(epochs=1, batch_size=32)
+CROPS: Final = (RandomResizedCrop(224), RandomHorizontalFlip())
+"""What the loaders are compared in."""
+PASSES: Final = 2
+"""Number of times that each loader makes `LOADED` crops, after a first pass; the fastest counts."""
+LOADED: Final = 1500
+HELD_OUT: Final = 5
+"""One image of so many is kept from the training, and tests the network."""
 CORES: Final = len(os.sched_getaffinity(0))
 MARK: Final = "made-by-the-demo.txt"
 
 
-class LooseFiles(Dataset[tuple[Any, Any]]):
+class LooseFiles(Dataset[tuple[Any, int]]):
     """The images of a packed dataset, read from their own files as torchvision's ImageFolder does."""
 
-    def __init__(self, packed: PackedDataset, root: Path) -> None:
+    def __init__(self, packed: PackedDataset, root: Path, transform: Callable[[Any], Any] | None = None) -> None:
         # The rows of the dataset, not the lines of the list: packing may have rejected some lines.
         self.paths = [root / packed.filename(row) for row in range(len(packed))]
         self.targets = packed.targets.tolist()
+        self.transform = transform
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -49,10 +57,7 @@ class LooseFiles(Dataset[tuple[Any, Any]]):
     def __getitem__(self, row: int) -> tuple[Any, int]:
         with self.paths[row].open("rb") as file:
             image: Any = Image.open(file).convert("RGB")
-        return image, self.targets[row]
-
-
-Source = LooseFiles | PackedDataset
+        return image if self.transform is None else self.transform(image), self.targets[row]
 
 
 def demo(out: Path) -> None:
@@ -61,19 +66,18 @@ def demo(out: Path) -> None:
     programs = os.path.relpath(Path(sys.executable).parent)
     print(f"Each step is headed by the command that does the same; the programs are in {programs}/.\n")
     image_list, root = choose_list(out)
-    warm_up(image_list, root, out / "warm-up")
-    pack_rates = {name: pack_as(name, image_list, root, out / name) for name in FORMATS}
+    for name in FORMATS:
+        pack_as(name, image_list, root, out / name)
     for name in FORMATS:
         verify_all(out / name)
     packed = {name: open_dataset(out / name) for name in FORMATS}
     loose = LooseFiles(packed["tar"], root)
-    same_images = all(same_pixels(loose, dataset) for dataset in packed.values())
-    sources: dict[str, Source] = {LOOSE: loose, **packed}
-    read_rates = measure_reading(sources)
-    epochs = {name: train_on(out / name, dataset) for name, dataset in packed.items()}
-    same_training = len({(epoch.loss, epoch.accuracy) for epoch in epochs.values()}) == 1
-    print_table(sources, pack_rates, read_rates, epochs)
-    print_remarks(same_images and same_training, packed["tar"].decoder.version)
+    same = all(same_pixels(loose, dataset) for dataset in packed.values())
+    epochs = train(packed["tar"])
+    rates = measure_crops(packed, root)
+    print_table(loose, packed, rates)
+    draw(out / "demo.png", epochs, rates)
+    print_remarks(same, packed["tar"].decoder.version, out / "demo.png")
 
 
 def start_afresh(out: Path) -> None:
@@ -103,23 +107,14 @@ def choose_list(out: Path) -> tuple[Path, Path]:
     return out / "train.txt", image_list.parent
 
 
-def warm_up(image_list: Path, root: Path, folder: Path) -> None:
-    """Packs once unmeasured: otherwise the first format would pay for imports and for reading files from the disk."""
-    folder.mkdir()
-    for name in FORMATS:
-        pack(image_list, folder / name, PackOptions(format=name, root=root))
-    shutil.rmtree(folder)
-
-
-def pack_as(name: str, image_list: Path, root: Path, folder: Path) -> float:
-    """Packs the list in one format. Returns images per second."""
+def pack_as(name: str, image_list: Path, root: Path, folder: Path) -> None:
+    """Packs the list in one format."""
     elsewhere = [] if root == image_list.parent else ["--root", root]
     announce("packtrain", "pack", image_list, folder, "--format", name, *elsewhere)
     start = time.perf_counter()
     report = pack(image_list, folder, PackOptions(format=name, root=root), num_workers=CORES)
     seconds = time.perf_counter() - start
-    print(f"  {report.records:,} records, {report.rejects} lines rejected, {seconds:.2f} s")
-    return report.records / seconds
+    print(f"  {report.records:,} records, {report.rejects} lines rejected, {seconds:.1f} s with the start of processes")
 
 
 def verify_all(folder: Path) -> None:
@@ -136,57 +131,92 @@ def same_pixels(loose: LooseFiles, packed: PackedDataset) -> bool:
     return all(np.array_equal(loose[row][0], packed[row][0]) for row in range(len(packed)))
 
 
-def measure_reading(sources: dict[str, Source]) -> dict[str, float]:
-    """Images per second when this process decodes all images one after the other."""
-    print(f"\nReading and decoding all images, {READS} times in turn from {', '.join(sources)}", flush=True)
-    best = dict.fromkeys(sources, float("inf"))
-    # In turn, so that other work on this machine affects all sources.
-    for _ in range(READS):
-        for name, dataset in sources.items():
-            start = time.perf_counter()
-            for row in range(len(dataset)):
-                dataset[row]
-            best[name] = min(best[name], time.perf_counter() - start)
-    return {name: len(dataset) / best[name] for name, dataset in sources.items()}
+def train(dataset: PackedDataset) -> list[Epoch]:
+    """Trains a network on most of the images, and tests it on the others."""
+    rows = range(len(dataset))
+    held_out = dataset.subset(rows[::HELD_OUT])
+    training = dataset.subset([row for row in rows if row % HELD_OUT])
+    print(
+        f"\nA network learns from random crops of {len(training):,} images; {len(held_out):,} others test it",
+        flush=True,
+    )
+    epochs = []
+    for epoch in learn(training, held_out, int(dataset.targets.max()) + 1):
+        epochs.append(epoch)
+        print(
+            f"  {epoch.seconds:4.1f} s: loss {epoch.loss:.3f}, {epoch.accuracy:.0%} of the others are right", flush=True
+        )
+    return epochs
 
 
-def train_on(folder: Path, dataset: PackedDataset) -> EpochResult:
-    """Trains a LeNet for one epoch."""
-    announce("python", "examples/lenet/train.py", folder, "--batch-size", TRAINING.batch_size)
-    epoch = train(dataset, count_classes(dataset), TRAINING).epochs[-1]
-    # Not its images/s: the first training in a process is slower than later ones.
-    print(f"  loss {epoch.loss:.3f}, accuracy {epoch.accuracy:.1%}")
-    return epoch
+def measure_crops(packed: dict[str, PackedDataset], root: Path) -> dict[str, float]:
+    """Random crops per second that each loader makes with a worker on each core."""
+    print(f"\nRandomResizedCrop(224) and flip, {CORES} workers: {PASSES} passes of each loader in turn", flush=True)
+    repeats = -(-LOADED // len(packed["tar"]))
+    files = LooseFiles(packed["tar"], root, Compose([*CROPS, PILToTensor()]))
+    loaders: dict[str, Iterable[Any]] = {
+        LOOSE: DataLoader(
+            torch.utils.data.ConcatDataset([files] * repeats),
+            64,
+            shuffle=True,
+            num_workers=CORES,
+            persistent_workers=True,
+        )
+    }
+    for name, dataset in packed.items():
+        repeated = concat([dataset.with_transform(CROPS)] * repeats)
+        loaders[name] = Loader(repeated, 64, shuffle=True, num_workers=CORES)
+    best = dict.fromkeys(loaders, 0.0)
+    # In turn, so that other work on this machine affects all of them. The first pass starts the workers.
+    for number in range(PASSES + 1):
+        for name, loader in loaders.items():
+            rate = crops_per_second(loader)
+            best[name] = max(best[name], rate if number else 0.0)
+    return best
 
 
-def print_table(
-    sources: dict[str, Source],
-    pack_rates: dict[str, float],
-    read_rates: dict[str, float],
-    epochs: dict[str, EpochResult],
-) -> None:
+def crops_per_second(loader: Iterable[Any]) -> float:
+    """The rate of one pass over batches of (images, labels)."""
+    start = time.perf_counter()
+    count = sum(len(labels) for _, labels in loader)
+    return count / (time.perf_counter() - start)
+
+
+def print_table(loose: LooseFiles, packed: dict[str, PackedDataset], rates: dict[str, float]) -> None:
     """Prints a line for each source."""
-    print(f"\n{'format':<12} {'bytes':>12} {'pack':>9} {'read':>9}   one epoch of LeNet")
-    print(f"{'':<12} {'':>12} {'images/s':>9} {'images/s':>9} {'loss':>8} {'accuracy':>9}")
-    for name, dataset in sources.items():
-        if isinstance(dataset, PackedDataset):
-            size, epoch = dataset.store.manifest.bytes, epochs[name]
-            pack_rate, loss, accuracy = f"{pack_rates[name]:,.0f}", f"{epoch.loss:.3f}", f"{epoch.accuracy:.1%}"
-        else:
-            size, pack_rate, loss, accuracy = sum(path.stat().st_size for path in dataset.paths), "-", "-", "-"
-        print(f"{name:<12} {size:>12,} {pack_rate:>9} {read_rates[name]:>9,.0f} {loss:>8} {accuracy:>9}")
+    print(f"\n{'source':<12} {'bytes':>12} {'crops/s':>9}")
+    sizes = {LOOSE: sum(path.stat().st_size for path in loose.paths)}
+    sizes |= {name: dataset.store.manifest.bytes for name, dataset in packed.items()}
+    for name, size in sizes.items():
+        print(f"{name:<12} {size:>12,} {rates[name]:>9,.0f}")
 
 
-def print_remarks(same: bool, decoder: str) -> None:
-    """Prints what the columns mean, and whether all sources gave the same result."""
+def draw(path: Path, epochs: list[Epoch], rates: dict[str, float]) -> None:
+    """Draws how the network learned, and the rates of the loaders."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.plot([epoch.seconds for epoch in epochs], [epoch.accuracy for epoch in epochs], marker="o")
+    left.set(xlabel="seconds of training", ylabel="held-out images that are right", ylim=(0, 1.03))
+    names = list(rates)
+    bars = right.barh(names, list(rates.values()), color=["0.6"] + ["C0"] * len(FORMATS))
+    right.bar_label(bars, fmt="{:,.0f}", padding=3)
+    right.invert_yaxis()
+    right.margins(x=0.15)
+    right.set(xlabel=f"crops per second, {CORES} workers")
+    figure.savefig(path, dpi=120)
+
+
+def print_remarks(same: bool, decoder: str, chart: Path) -> None:
+    """Prints what the columns mean, and whether all formats have the pixels of the files."""
     print(f"""
-pack: transcoded to crop-ready, checked and written to disk.
-read: whole images decoded one after the other, from memory;
-the files by Pillow {PIL.__version__}, the datasets by {decoder} ({CORES} cores).
-Pixels, loss and accuracy {"are the same" if same else "DIFFER, WHICH IS A BUG"}.
-Pixels are compared with those of the files, too.
+crops/s: from memory, in batches of 64 on {CORES} cores;
+the files by torch's DataLoader and Pillow {PIL.__version__}, the datasets by packtrain's Loader and {decoder}.
+The pixels of each format and of the files {"are the same" if same else "DIFFER, WHICH IS A BUG"}.
+The chart is {chart}.
 
-This is a demo on a few images and no benchmark: for figures see benchmarks/README.md.""")
+This is a demo on a few images and no benchmark: for figures see docs/benchmarks.md.""")
 
 
 def announce(*command: object) -> None:

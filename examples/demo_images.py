@@ -22,7 +22,7 @@ PHOTOGRAPHS: Final = (
     "retina.jpg",
     "rocket.jpg",
 )
-PIECES: Final = 40
+PIECES: Final = 50
 """Images cut from each photograph."""
 
 

@@ -18,7 +18,8 @@ import demo_images
 import numpy as np
 import pytest
 import torch
-from helpers.support import image_set, picture, tree
+from demo_network import learn
+from helpers.support import image_set, picture, require_module, tree
 from lenet.train import CROP, TrainOptions, TrainResult, count_classes, lenet, train
 from PIL import Image
 from resnet_ddp.train import TrainOptions as ResNetOptions
@@ -186,14 +187,18 @@ def test_the_demo_runs_on_any_list_and_runs_again(tmp_path: Path) -> None:
     (tmp_path / "images" / "broken.jpg").write_bytes(b"<html>")
     with source.open("a") as file:
         file.write("broken.jpg 1\n")
-    for _ in range(2):
-        done = run(ROOT / "examples/demo.py", images=source, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+    # What an earlier demo left.
+    (tmp_path / "demo-out").mkdir()
+    (tmp_path / "demo-out" / demo.MARK).touch()
+    (tmp_path / "demo-out/tar").mkdir()
+    done = run(ROOT / "examples/demo.py", images=source, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     rows = {line[:12].strip(): line[12:].split() for line in done.stdout.splitlines()}
     loose = sum(path.stat().st_size for path in source.parent.glob("image*.jpg"))
     assert rows["loose files"][0] == f"{loose:,}"
-    assert {tuple(rows[name][3:]) for name in ("tar", "hdf5", "lmdb")} == {tuple(rows["tar"][3:])}
-    assert "Pixels, loss and accuracy are the same" in done.stdout
+    assert "The pixels of each format and of the files are the same" in done.stdout
+    with Image.open(tmp_path / "demo-out/demo.png") as chart:
+        assert chart.format == "PNG"
     for name in ("tar", "hdf5", "lmdb"):
         assert len(open_dataset(tmp_path / "demo-out" / name)) == 20
 
@@ -214,10 +219,11 @@ def test_the_demo_takes_a_part_of_a_long_list(tmp_path: Path, monkeypatch: pytes
     source.write_text("".join(f"image {number % 3}.jpg {number // 12}\n" for number in range(96)))
     monkeypatch.setenv("PACKTRAIN_IMAGES", str(source))
     monkeypatch.setattr(demo, "MAX_LINES", 16)
-    demo.demo(tmp_path / "out")
-    for name in ("tar", "hdf5", "lmdb"):
-        targets = open_dataset(tmp_path / "out" / name).targets
-        assert np.bincount(targets).tolist() == [2] * 8, "spread evenly over the list"
+    (tmp_path / "out").mkdir()
+    taken, root = demo.choose_list(tmp_path / "out")
+    assert root == source.parent
+    labels = [int(line.split()[-1]) for line in taken.read_text().splitlines()]
+    assert np.bincount(labels).tolist() == [2] * 8, "spread evenly over the list"
 
 
 def test_the_demo_deletes_only_what_it_made(tmp_path: Path) -> None:
@@ -238,12 +244,42 @@ def test_the_photographs_are_cut_the_same_way_every_time(tmp_path: Path, monkeyp
     lists = [demo_images.make_images(tmp_path / name) for name in ("once", "again")]
     assert tree(tmp_path / "once") == tree(tmp_path / "again")
     lines = lists[0].read_text().splitlines()
-    assert len(set(lines)) == 400
-    assert np.bincount([int(line.split()[1]) for line in lines]).tolist() == [40] * 10
+    assert len(set(lines)) == 500
+    assert np.bincount([int(line.split()[1]) for line in lines]).tolist() == [50] * 10
     for line in lines:
         with Image.open(lists[0].parent / line.split()[0]) as image:
             assert image.format == "JPEG"
             assert 300 <= max(image.size) <= 500
+
+
+def test_the_network_of_the_demo_learns(colours: Path) -> None:
+    dataset = open_dataset(colours)
+    epochs = list(learn(dataset.subset(range(40, 160)), dataset.subset(range(40)), classes=4))
+    assert epochs[-1].loss < epochs[0].loss / 2
+    assert epochs[-1].accuracy > 0.9
+    assert [epoch.seconds for epoch in epochs] == sorted(epoch.seconds for epoch in epochs)
+
+
+NOTEBOOK = """
+import json
+cells = json.load(open("demo.ipynb"))["cells"]
+assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells), "outputs are not committed"
+exec("\\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"))
+print("end")
+"""
+
+
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    require_module("skimage")
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", NOTEBOOK]
+    done = subprocess.run(command, cwd=ROOT / "examples", env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = done.stdout.splitlines()
+    assert sum(line.endswith(" 0 problems") for line in told) == 3
+    learned = re.findall(r"(\d+)% of the others are right", done.stdout)
+    assert int(learned[-1]) > 90
+    assert told[-1] == "end"
 
 
 def test_without_photographs_the_demo_says_where_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
