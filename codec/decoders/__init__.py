@@ -16,7 +16,7 @@ from packtrain._core.arguments import choice
 from packtrain._core.errors import MissingDependency
 from packtrain._core.installing import build_command, extra_command
 
-from ..pillow import has_pillow
+from ..pillow import has_pillow, require_pillow
 from .base import PILLOW, BackEnd
 from .base import Decoder as Decoder
 from .selfcheck import deviation
@@ -57,6 +57,7 @@ def decoder(name: str = "auto") -> Decoder:
     if choice("decoder", name, DECODERS) == "auto":
         return _fastest_exact()
     if name == PILLOW.name:
+        require_pillow("decoder 'pillow'")
         return PILLOW
     try:
         made: Decoder = importlib.import_module(f"{__name__}.{name}").DECODER
@@ -79,4 +80,6 @@ def candidates() -> Iterator[Candidate]:
 
 @functools.cache
 def _fastest_exact() -> Decoder:
-    return next(found for _, found, problem in candidates() if found is not None and problem is None)
+    exact = (found for _, found, problem in candidates() if found is not None and problem is None)
+    # If there is none, this one says what to install as soon as it is to decode.
+    return next(exact, PILLOW)

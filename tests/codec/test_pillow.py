@@ -101,6 +101,16 @@ def test_without_either_packing_stops_at_what_only_pillow_can_judge(
     assert said in done.stderr and f"`{extra_command('pillow')}`" in done.stderr
 
 
+@pytest.mark.skipif(native.extension is None, reason="without the C extension, there is no decoder at all")
+def test_without_either_its_decoder_is_missing(without_pillow: Path) -> None:
+    code = "from packtrain._codec.decoders import decoder; print(decoder().name); decoder('pillow')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=with_modules(without_pillow)
+    )
+    assert done.stdout == "extension\n"
+    assert "MissingDependency: neither Pillow nor pillow-simd can be imported" in done.stderr
+
+
 @pytest.fixture
 def with_both(tmp_path: Path) -> Path:
     for name in ("pillow", "pillow_simd"):
