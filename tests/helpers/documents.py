@@ -34,7 +34,7 @@ FOLDERS: Final = (
 )
 DOCUMENTS: Final = sorted([*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))])
 
-_BLOCK: Final = re.compile(r"^(?P<indent> *)```(?P<language>\S*)\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
+_BLOCK: Final = re.compile(r"^(?P<indent> *)```(?P<language>\S*)[^\n]*\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _REASON: Final = re.compile(r"<!-- not run: ((?:(?!-->).)+?) -->\n\n?\Z", re.DOTALL)
 _NAMED: Final = re.compile(r"# ([a-z_]+\.py)\n")
 # A small machine stands for the reader's: folders of his are folders of the test, GPUs are CPUs, and less is enough.
