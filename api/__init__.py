@@ -86,6 +86,9 @@ __all__ = sorted([*_HOME_OF, *_MODULES, "__version__"])
 
 def __getattr__(name: str) -> Any:
     if name in _HOME_OF:
+        from packtrain._core.installing import require_linux
+
+        require_linux()
         return getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
     if name in _MODULES:
         return importlib.import_module(f".{name}", __name__)

@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn, Protocol
 import click
 
 from packtrain._core.errors import PacktrainError, UsageError
+from packtrain._core.installing import require_linux
 from packtrain._core.printable import one_line, printable
 from packtrain._core.sizes import size
 from packtrain._storage.remote.urls import Url
@@ -176,6 +177,7 @@ def run(command: click.Command) -> NoReturn:
     # Arguments after -- are for another program.
     as_json = "--json" in sys.argv[: sys.argv.index("--") if "--" in sys.argv else None]
     try:
+        require_linux()
         code = command.main(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as error:

@@ -48,7 +48,7 @@ class UsageError(PacktrainError):
 
 
 class MissingDependency(PacktrainError):
-    """A package this call needs is not installed; the message names the command that installs it."""
+    """A package this call needs is not installed; the message names the command that installs it. Or it needs Linux."""
 
 
 class PackError(PacktrainError):

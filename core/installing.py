@@ -12,12 +12,27 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
+from .errors import MissingDependency
+
 COMPILER: Final = "gcc"
 """Debian package of the C compiler."""
 HEADERS: Final = {"libjpeg-dev": "jpeglib.h", "zlib1g-dev": "zlib.h", "python3-dev": "Python.h"}
 """Debian packages that compiling packtrain's extension or pillow-simd needs, and a header of each."""
 EXTENSION_NEEDS: Final = (COMPILER, "libjpeg-dev", "python3-dev")
 """Those that packtrain's extension needs."""
+
+
+def require_linux() -> None:
+    """Refuse other systems: datasets are published, staged and shared by what Linux's kernel offers.
+
+    Raises:
+        MissingDependency: This is another system.
+    """
+    if sys.platform != "linux":
+        raise MissingDependency(
+            f"packtrain runs on Linux, and this is {sys.platform}; here it can only be imported, for editors and type "
+            "checkers. Use it on a machine with Linux, or in a container"
+        )
 
 
 def pip() -> str:

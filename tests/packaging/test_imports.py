@@ -74,3 +74,20 @@ def test_webdataset_and_torch_come_only_with_images_that_are_decoded(tmp_path: P
         f"from packtrain import verify\nassert not verify({str(dataset)!r}, decode_images={decode}).problems"
     )
     assert loaded & {"webdataset", "torch"} == ({"webdataset", "torch"} if decode else set())
+
+
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+def test_another_system_may_import_it_and_is_refused_when_it_is_used(
+    system: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import packtrain
+    from packtrain._cli.main import main
+
+    monkeypatch.setattr(sys, "platform", system)
+    assert packtrain.errors.MissingDependency and packtrain.__version__
+    with pytest.raises(packtrain.errors.MissingDependency, match=f"runs on Linux, and this is {system}"):
+        packtrain.open_dataset  # noqa: B018
+    monkeypatch.setattr(sys, "argv", ["packtrain", "info", "d"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 1 and f"runs on Linux, and this is {system}" in capsys.readouterr().err
