@@ -137,7 +137,7 @@ static void pass_down(const Box *box, const unsigned char *in, const Lines *line
     pass(box, in, lines, sums, out);
 }
 
-#ifdef HAS_X86_SIMD
+#ifdef HAS_SIMD
 /* Up to this radius, sums of bytes fit into 15 bits. */
 #define NARROW 63
 #define WIDTH 32

@@ -10,7 +10,7 @@
    of chroma ("fancy upsampling", jdsample.c), and conversion of colours (jdcolor.c). It does so row by row of MCUs, so
    that samples stay in the processor's caches until they are pixels. */
 
-#ifdef HAS_X86_SIMD
+#ifdef HAS_SIMD
 
 /* Rows of MCUs whose samples are kept: interpolation needs those above and below. */
 #define KEPT 3
@@ -50,7 +50,7 @@ static bool fits(const FrameHeader *frame) {
 }
 
 bool can_decode_pixels(const CoefficientRecord *record, int channels) {
-    return __builtin_cpu_supports("avx2") && fits(&record->frame) && !record->rgb &&
+    return has_avx2() && fits(&record->frame) && !record->rgb &&
            (channels != 1 || record->frame.components == 1);
 }
 

@@ -224,7 +224,7 @@ static PyObject *joined(const Making *job) {
     if (!result) {
         return NULL;
     }
-    unsigned char *start = (unsigned char *)PyBytes_AS_STRING(result), *out = start + RECORD_HEADER;
+    unsigned char *start = (unsigned char *)PyBytes_AsString(result), *out = start + RECORD_HEADER;
     uint32_t fields[5] = {RECORD_VERSION};
     for (int index = 0; index < 5; index++) {
         if (parts[index]->size) {
@@ -282,7 +282,7 @@ static PyObject *component_bytes(JpegCoefficients *jpeg, int index) {
     size_t row = component->width_in_blocks * sizeof(JBLOCK);
     PyObject *result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(row * component->height_in_blocks));
     for (JDIMENSION at = 0; result && at < component->height_in_blocks; at++) {
-        memcpy(PyBytes_AS_STRING(result) + at * row, coefficient_rows(jpeg, index, (int)at, 1)[0], row);
+        memcpy(PyBytes_AsString(result) + at * row, coefficient_rows(jpeg, index, (int)at, 1)[0], row);
     }
     return result;
 }
@@ -302,7 +302,7 @@ static PyObject *all_coefficients(JpegCoefficients *jpeg, Errors *errors, const 
         if (!component) {
             Py_CLEAR(result);
         } else {
-            PyTuple_SET_ITEM(result, index, component);
+            PyTuple_SetItem(result, index, component);
         }
     }
     return result;

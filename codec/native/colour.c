@@ -73,7 +73,7 @@ static int64_t sum_row(const unsigned char *row, size_t count, const Weights *we
     return sum;
 }
 
-#ifdef HAS_X86_SIMD
+#ifdef HAS_SIMD
 /* The grey values of eight pixels. As weights have 16 bits with a sign, green counts half with red and half with blue. */
 AVX2 static inline __m256i grey_of_eight(__m256i pixels, const Weights *weights) {
     const __m256i first = _mm256_setr_epi8(0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1, /* red and green */

@@ -23,7 +23,7 @@ static void mirror_grey(unsigned char *out, const unsigned char *in, size_t coun
     }
 }
 
-#ifdef HAS_X86_SIMD
+#ifdef HAS_SIMD
 /* A register of 16 bytes holds five pixels and one byte more. That byte belongs to the next pixel, in the input as in
    the output. */
 SSSE3 static void mirror_rgb_ssse3(unsigned char *out, const unsigned char *in, size_t count) {
@@ -39,7 +39,7 @@ SSSE3 static void mirror_rgb_ssse3(unsigned char *out, const unsigned char *in, 
 /* Copies past the caches, to memory that another core will read. A cache line that is written as a whole need not be
    fetched first, and writing it evicts nothing that this core still needs. */
 static void copy_past_caches(unsigned char *out, const unsigned char *in, size_t size) {
-#ifdef HAS_X86_SIMD
+#ifdef HAS_SIMD
     size_t head = -(uintptr_t)out & 15;
     if (size >= head + 16) {
         memcpy(out, in, head);
@@ -70,7 +70,7 @@ void copy_row(unsigned char *out, const unsigned char *in, size_t pixels, size_t
 }
 
 void past_caches_done(void) {
-#ifdef HAS_X86_SIMD
+#ifdef HAS_SIMD
     _mm_sfence();
 #endif
 }

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Words and bytes are added to a checksum by an instruction of the processor. */
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
 #define HAS_CRC32C 1
@@ -20,6 +21,21 @@
 #else
 #define CRC32C __attribute__((target("sse4.2")))
 #endif
+#define ADD_WORD(crc, word) _mm_crc32_u64(crc, word)
+#define ADD_BYTE(crc, byte) _mm_crc32_u8(crc, byte)
+static bool has_crc32c(void) { return __builtin_cpu_supports("sse4.2"); }
+#elif defined(__aarch64__) && defined(__linux__)
+#include <arm_acle.h>
+#include <sys/auxv.h>
+#define HAS_CRC32C 1
+#ifdef __clang__
+#define CRC32C __attribute__((target("crc")))
+#else
+#define CRC32C __attribute__((target("+crc")))
+#endif
+#define ADD_WORD(crc, word) __crc32cd((uint32_t)(crc), word)
+#define ADD_BYTE(crc, byte) __crc32cb(crc, byte)
+static bool has_crc32c(void) { return getauxval(AT_HWCAP) & HWCAP_CRC32; }
 #endif
 
 #define NPY_HEADER 128
@@ -94,7 +110,7 @@ CRC32C static void make_zeros(void) {
         for (uint32_t value = 1; value < 256; value++) {
             uint64_t crc = value << 8 * byte;
             for (int count = 0; count < LANE; count += 8) {
-                crc = _mm_crc32_u64(crc, 0);
+                crc = ADD_WORD(crc, 0);
             }
             zeros[byte][value] = (uint32_t)crc;
         }
@@ -116,12 +132,12 @@ CRC32C static uint32_t lanes(uint32_t crc, const unsigned char *data) {
     uint64_t first = crc, second = 0, third = 0;
     for (size_t at = 0; at < LANE; at += 64) {
         for (size_t line = 0; line < 3; line++) {
-            _mm_prefetch((const char *)data + 3 * at + 64 * line + AHEAD, _MM_HINT_T0);
+            __builtin_prefetch(data + 3 * at + 64 * line + AHEAD);
         }
         for (size_t end = at + 64, i = at; i < end; i += 8) {
-            first = _mm_crc32_u64(first, word(data + i));
-            second = _mm_crc32_u64(second, word(data + LANE + i));
-            third = _mm_crc32_u64(third, word(data + 2 * LANE + i));
+            first = ADD_WORD(first, word(data + i));
+            second = ADD_WORD(second, word(data + LANE + i));
+            third = ADD_WORD(third, word(data + 2 * LANE + i));
         }
     }
     return after_zeros(after_zeros((uint32_t)first) ^ (uint32_t)second) ^ (uint32_t)third;
@@ -136,15 +152,14 @@ CRC32C static uint32_t checked_copy(const unsigned char *data, size_t size, Copy
         data += 3 * LANE;
     }
     for (; end - data >= 8; data += 8) {
-        crc = (uint32_t)_mm_crc32_u64(crc, word(data));
+        crc = (uint32_t)ADD_WORD(crc, word(data));
     }
     for (; data < end; data++) {
-        crc = _mm_crc32_u8(crc, *data);
+        crc = ADD_BYTE(crc, *data);
     }
     return ~crc;
 }
 
-static bool has_crc32c(void) { return __builtin_cpu_supports("sse4.2"); }
 #else
 static void make_zeros(void) {}
 static uint32_t checked_copy(const unsigned char *data, size_t size, Copy *copy) {
@@ -307,7 +322,7 @@ PyObject *copy_records(PyObject *module, PyObject *args) {
     if (!sequence) {
         goto end;
     }
-    Py_ssize_t wanted = PyTuple_GET_SIZE(sequence);
+    Py_ssize_t wanted = PyTuple_Size(sequence);
     bool resizes = find_filter(resample, style, &task.filter) && task.shape.channels == 3;
     shards = PyMem_Calloc((size_t)wanted + 1, sizeof *shards);
     task.spare = PyMem_Malloc((size_t)(task.shape.width * task.shape.channels) + 16);
@@ -317,7 +332,7 @@ PyObject *copy_records(PyObject *module, PyObject *args) {
         goto end;
     }
     for (; shard_count < wanted; shard_count++) {
-        PyObject *shard = PyTuple_GET_ITEM(sequence, shard_count);
+        PyObject *shard = PyTuple_GetItem(sequence, shard_count);
         if (PyObject_GetBuffer(shard, &shards[shard_count], PyBUF_SIMPLE) != 0) {
             goto end;
         }

@@ -5,7 +5,7 @@
 
 #include "simd.h"
 
-#ifdef HAS_X86_SIMD
+#ifdef HAS_SIMD
 AVX2 static inline __m256i load_eight(const unsigned char *in) {
     /* Both halves are read from within the 24 bytes, so that the second begins four bytes late. */
     const __m256i order = _mm256_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1, /* first half */

@@ -142,7 +142,7 @@ static void blur(const Kernel *kernels, const unsigned char *const *rows, size_t
     blur_row(kernels, rows, size, channels, line, out);
 }
 
-#ifdef HAS_X86_SIMD
+#ifdef HAS_SIMD
 AVX2 static void blur_avx2(const Kernel *kernels, const unsigned char *const *rows, size_t size, size_t channels,
                            float *line, unsigned char *out) {
     blur_row(kernels, rows, size, channels, line, out);

@@ -41,7 +41,7 @@ static void turn_row(unsigned char *row, size_t count, int shift) {
     }
 }
 
-#ifdef HAS_X86_SIMD
+#ifdef HAS_SIMD
 /* The same for eight pixels at a time. Grey ones need no exception: without saturation any hue gives the same. */
 AVX2 static void turn_row_avx2(unsigned char *row, size_t count, int shift) {
     const __m256 one = _mm256_set1_ps(1.0f), half = _mm256_set1_ps(0.5f), full = _mm256_set1_ps(255.0f);

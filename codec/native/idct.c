@@ -1,6 +1,6 @@
 #include "idct.h"
 
-#ifdef HAS_X86_SIMD
+#ifdef HAS_SIMD
 
 #include <stdbool.h>
 #include <string.h>

@@ -98,7 +98,7 @@ INLINE void all(const Warp *warp, bool perspective, int taps, int channels) {
     }
 }
 
-#ifdef HAS_X86_SIMD
+#ifdef HAS_SIMD
 /* Pixels that are computed at once. */
 #define LANES 4
 
@@ -262,7 +262,7 @@ AVX2 INLINE void all_lanes(const Warp *warp, bool perspective, int taps, int cha
     }
 
 FUNCTIONS(, interpolated, all)
-#ifdef HAS_X86_SIMD
+#ifdef HAS_SIMD
 FUNCTIONS(AVX2, interpolated_avx2, all_lanes)
 #endif
 

@@ -97,7 +97,7 @@ static PyObject *cut_out(const CropReady *record, const Box *box) {
     if (!bytes) {
         return NULL;
     }
-    if (!write_cut(record, &choice, (unsigned char *)PyBytes_AS_STRING(bytes))) {
+    if (!write_cut(record, &choice, (unsigned char *)PyBytes_AsString(bytes))) {
         Py_DECREF(bytes);
         return Py_NewRef(Py_None);
     }

@@ -195,7 +195,7 @@ PyObject *decode(PyObject *module, PyObject *args) {
         }
         if (pixels) {
             Py_BEGIN_ALLOW_THREADS
-            sound = decode_rows(&job, (unsigned char *)PyBytes_AS_STRING(pixels));
+            sound = decode_rows(&job, (unsigned char *)PyBytes_AsString(pixels));
             Py_END_ALLOW_THREADS
         }
         if (!sound) {

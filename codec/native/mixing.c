@@ -54,7 +54,7 @@ static void blend(unsigned char *bytes, const unsigned char *other, size_t size,
     blend_bytes(bytes, other, size, share);
 }
 
-#ifdef HAS_X86_SIMD
+#ifdef HAS_SIMD
 AVX2 static void mean_avx2(const unsigned char *in, size_t size, const float *weights, size_t count,
                            unsigned char *out) {
     mean_of(in, size, weights, count, out);

@@ -38,8 +38,6 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_extension", NULL, 0, methods, NULL, NULL, NULL, NULL};
-
 #define TEXT_OF(token) #token
 #define TEXT(macro) TEXT_OF(macro)
 #ifdef JPEG_C_PARAM_SUPPORTED
@@ -54,13 +52,24 @@ static bool add_text(PyObject *module, const char *name, PyObject *text) {
     return added;
 }
 
-PyMODINIT_FUNC PyInit__extension(void) {
+static int fill(PyObject *module) {
     coefficient_groups_init();
     copy_records_init();
-    PyObject *module = PyModule_Create(&definition);
-    if (module && (!add_text(module, "LIBJPEG", PyUnicode_FromString(COMPILED)) ||
-                   !add_text(module, "LOADED", loaded_libjpeg()))) {
-        Py_CLEAR(module);
-    }
-    return module;
+    bool filled = add_text(module, "LIBJPEG", PyUnicode_FromString(COMPILED)) &&
+                  add_text(module, "LOADED", loaded_libjpeg());
+    return filled ? 0 : -1;
 }
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, fill},
+#ifdef Py_mod_gil
+    /* What a call writes to belongs to it, or is memory that its caller gave it. */
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "_extension", .m_methods = methods, .m_slots = slots};
+
+PyMODINIT_FUNC PyInit__extension(void) { return PyModuleDef_Init(&definition); }

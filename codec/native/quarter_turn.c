@@ -40,7 +40,7 @@ static void turn_part(const Warp *warp, const Turn *turn, int left, int top, int
     }
 }
 
-#ifdef HAS_X86_SIMD
+#ifdef HAS_SIMD
 /* Four times four pixels of three bytes; writes no byte beyond them. The registers read four bytes more than that. */
 SSSE3 static void turn_four(unsigned char *out, size_t row, const unsigned char *in, ptrdiff_t across, __m128i order) {
     const __m128i narrow = _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);

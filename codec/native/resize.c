@@ -49,7 +49,7 @@ struct Resizer {
     unsigned char *rows, *between, *second, *line;
 };
 
-#ifdef HAS_X86_SIMD
+#ifdef HAS_SIMD
 static double bilinear(double x) {
     x = fabs(x);
     return x < 1.0 ? 1.0 - x : 0.0;
@@ -280,7 +280,7 @@ AVX2 static void down_narrow(const Axis *axis, int i, const unsigned char *in, s
     down(axis, i, in, step, size, out, false);
 }
 
-static bool has_resize(void) { return __builtin_cpu_supports("avx2"); }
+static bool has_resize(void) { return has_avx2(); }
 
 /* Bytes of a row, and of what is read beyond its end. */
 static size_t line_of(const Axis *axis, int width) { return 3 * (size_t)width + 6 * (size_t)axis->most + PADDING; }

@@ -27,7 +27,7 @@ static void narrow_mirrored(unsigned char *out, const unsigned char *in, size_t 
     }
 }
 
-#ifdef HAS_X86_SIMD
+#ifdef HAS_SIMD
 /* Four pixels at a time. A register holds 16 bytes, four more than their 12 with three bytes per pixel, so the last
    pixels of a row are converted one by one. */
 SSSE3 static void widen_ssse3(unsigned char *out, const unsigned char *in, size_t count) {
@@ -94,7 +94,7 @@ PyObject *rgb_to_rgbx(PyObject *module, PyObject *args) {
     }
     if (result) {
         RowFunction *row = FASTEST_SSSE3(widen);
-        unsigned char *out = (unsigned char *)PyBytes_AS_STRING(result);
+        unsigned char *out = (unsigned char *)PyBytes_AsString(result);
         const unsigned char *in = (const unsigned char *)data.buf + 3 * (top * row_pixels + left);
         Py_BEGIN_ALLOW_THREADS
         for (Py_ssize_t line = 0; line < height; line++, out += 4 * width, in += 3 * row_pixels) {

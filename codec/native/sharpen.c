@@ -39,7 +39,7 @@ static void sharpen(const unsigned char *row, size_t size, size_t channels, floa
     sharpen_row(row, size, channels, factor, sums, out);
 }
 
-#ifdef HAS_X86_SIMD
+#ifdef HAS_SIMD
 AVX2 static void sharpen_avx2(const unsigned char *row, size_t size, size_t channels, float factor, uint16_t *sums,
                               unsigned char *out) {
     sharpen_row(row, size, channels, factor, sums, out);

@@ -8,7 +8,7 @@ static void map(unsigned char *bytes, size_t size, const ValueMap *values) {
     }
 }
 
-#ifdef HAS_X86_SIMD
+#ifdef HAS_SIMD
 #define ROWS 16
 
 /* A shuffle looks up 16 values, and gives 0 where the index is negative. So each index counts down from row to row until

@@ -119,7 +119,7 @@ static void places_of(const Warp *warp, const Line *line, int first, uint32_t *p
     find_places(warp, line, first, places);
 }
 
-#ifdef HAS_X86_SIMD
+#ifdef HAS_SIMD
 AVX2 static void places_of_avx2(const Warp *warp, const Line *line, int first, uint32_t *places) {
     find_places(warp, line, first, places);
 }
@@ -294,13 +294,13 @@ static bool warp_nearest(const Warp *warp) {
 
 /* Reads six or eight numbers; false with a Python exception if there are others. */
 static bool read_coefficients(PyObject *given, Warp *warp) {
-    Py_ssize_t count = PyTuple_GET_SIZE(given);
+    Py_ssize_t count = PyTuple_Size(given);
     if (count != 6 && count != 8) {
         return set_error(INPUT_ERROR, "an affine map has six coefficients, a perspective eight");
     }
     warp->perspective = count == 8;
     for (Py_ssize_t i = 0; i < count; i++) {
-        warp->a[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(given, i));
+        warp->a[i] = PyFloat_AsDouble(PyTuple_GetItem(given, i));
         if (warp->a[i] == -1.0 && PyErr_Occurred()) {
             return false;
         }
