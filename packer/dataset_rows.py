@@ -104,10 +104,6 @@ class DatasetRows:
         numbers: npt.NDArray[np.int64] = self._numbers[ordinals]
         return numbers
 
-    def resolve(self, path: str) -> str:
-        """Returns the path as it is: the file is not needed."""
-        return path
-
 
 def _stored_by(field: Field, options: StoreOptions | None) -> Field:
     """The field as it becomes."""
@@ -158,6 +154,10 @@ class StoredRecords:
     def where(self, sample: ListedSample) -> str:
         """See `Source`."""
         return f"{self._store.path}: {self._store.describe(self._row(sample))}"
+
+    def resolve(self, path: str) -> str:
+        """Returns the path as it is: the file is not needed."""
+        return path
 
     def encode(self, schema: Schema, sample: ListedSample) -> tuple[Encoded | None, ...]:
         """See `Source`."""

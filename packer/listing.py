@@ -150,6 +150,9 @@ class Source(Protocol):
     def where(self, sample: ListedSample) -> str:
         """The name of a sample for messages."""
 
+    def resolve(self, path: str) -> str:
+        """Returns the path under which the file that the list calls `path` is found."""
+
 
 class Listing(Protocol):
     """A parsed list.
@@ -195,9 +198,6 @@ class Listing(Protocol):
     def line_numbers(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Returns the line numbers, int64 [n], of the entries with these ordinals [n]."""
 
-    def resolve(self, path: str) -> str:
-        """Returns the path under which the file that the list calls `path` is found."""
-
 
 def where_looked(images: Listing, path: str, reason: str) -> str:
     """Name the folder in which a missing file was looked for, and the option for another folder.
@@ -206,7 +206,7 @@ def where_looked(images: Listing, path: str, reason: str) -> str:
     """
     if os.strerror(errno.ENOENT) not in reason:
         return ""
-    start = images.resolve(path).removesuffix(path)
+    start = images.source.resolve(path).removesuffix(path)
     if not start:
         return ""
     start = start if is_address(start) else os.path.abspath(start)

@@ -120,7 +120,7 @@ def _record_bytes(images: Listing, schema: Schema) -> int:
                 if not failure:
                     first = without_credentials(entry.path)
                     why = (isinstance(error, OSError) and error.strerror) or str(error) or "not enough memory"
-                    failure = f"{_shown(images.resolve(first))}: {why}"
+                    failure = f"{_shown(images.source.resolve(first))}: {why}"
     if not sizes:
         advice = images.advice or where_looked(images, first, failure)
         raise ListError(f"none of {len(sample)} sampled files can be read. First: {failure}{advice and f'. {advice}'}")
@@ -234,7 +234,7 @@ def _of_sample(column: FieldColumn, number: int, images: Listing, look: Callable
 def _head(cell: Cell, images: Listing) -> bytes:
     if not cell.by_path:
         return cell.content
-    path = images.resolve(os.fsdecode(cell.content))
+    path = images.source.resolve(os.fsdecode(cell.content))
     if is_address(path):
         raise Refused(f"{path} is not looked into: say what it holds, by --dtype and --shape")
     with os.fdopen(open_regular(path), "rb", buffering=0) as file:

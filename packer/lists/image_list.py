@@ -84,7 +84,7 @@ class ImageList:
         self.columns: Columns | None = None
         self.fields: tuple[Field, ...] | None = None
         self.name = dataset_name(name)
-        self.root = root
+        self.root, self.source = root, Files(str(root))
         self.classes = classes
         self.rejects: list[Reject] = []
         self.sha256 = hashlib.sha256(text).hexdigest() if isinstance(text, bytes) else text.sha256()
@@ -184,12 +184,3 @@ class ImageList:
     def line_numbers(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Returns the line numbers, int64 [n], of the entries with these ordinals [n]."""
         return self._lines.at(ordinals)[0]
-
-    @property
-    def source(self) -> Files:
-        """The files that it names."""
-        return Files(str(self.root))
-
-    def resolve(self, path: str) -> str:
-        """Returns the path under which the file of an entry is found."""
-        return self.source.resolve(path)

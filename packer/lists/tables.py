@@ -65,7 +65,7 @@ class Table:
         self.columns: Columns | None = columns
         self.fields: tuple[Field, ...] | None = None
         self.name = dataset_name(name)
-        self.root = root
+        self.root, self.source = root, Files(str(root))
         self.classes = classes
         self.rejects: list[Reject] = []
         self.sha256 = rows.sha256
@@ -165,15 +165,6 @@ class Table:
         """Returns the line numbers, int64 [n], of the entries with these ordinals [n]."""
         numbers: npt.NDArray[np.int64] = self._numbers[ordinals]
         return numbers
-
-    @property
-    def source(self) -> Files:
-        """The files that it names."""
-        return Files(str(self.root))
-
-    def resolve(self, path: str) -> str:
-        """Returns the path under which the file that the list calls `path` is found."""
-        return self.source.resolve(path)
 
 
 class _BadValue(ValueError):

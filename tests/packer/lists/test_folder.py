@@ -57,7 +57,7 @@ def test_it_is_what_torchvision_finds(folder: Path, torchvision: Any) -> None:
     theirs = torchvision.datasets.ImageFolder(folder)
     images = read_list(folder, LabelSpec())
     assert list(images.classes or ()) == theirs.classes == [".hidden", "Zebra", "ant", "dog", "linked"]
-    assert [(images.resolve(entry.path), entry.label) for entry in entries(images)] == theirs.samples
+    assert [(images.source.resolve(entry.path), entry.label) for entry in entries(images)] == theirs.samples
     assert len(images) == 9 and images.name == "my-photos"
 
 

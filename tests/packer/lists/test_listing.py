@@ -150,7 +150,7 @@ def test_relative_paths_start_at_the_lists_folder_or_at_root(tmp_path: Path) -> 
     (tmp_path / "train.txt").write_text("a b.jpg 1\n/abs/c.jpg 2\n")
     for root, start in ((None, tmp_path), (Path("/other"), Path("/other"))):
         images = read_list(tmp_path / "train.txt", LabelSpec(), root=root)
-        assert [images.resolve(entry.path) for entry in entries(images)] == [f"{start}/a b.jpg", "/abs/c.jpg"]
+        assert [images.source.resolve(entry.path) for entry in entries(images)] == [f"{start}/a b.jpg", "/abs/c.jpg"]
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_a_list_that_has_no_name_starts_in_the_working_folder(tmp_path: Path, mo
     (tmp_path / "train.txt").write_text("a.jpg 1\n")
     with (tmp_path / "train.txt").open("rb") as file:
         images = read_list(Path(f"/dev/fd/{file.fileno()}"), LabelSpec())
-    assert (images.name, images.resolve(entries(images)[0].path)) == ("data", f"{tmp_path}/a.jpg")
+    assert (images.name, images.source.resolve(entries(images)[0].path)) == ("data", f"{tmp_path}/a.jpg")
 
 
 @pytest.mark.parametrize("device", ["/dev/null", "/dev/zero"])

@@ -399,7 +399,7 @@ def test_entries_of_any_order() -> None:
     assert [(entry.line, entry.path, entry.cells[0]) for entry in found] == [
         (2 * number, f"p{number}", Cell(b"%d\n%d" % (number, number), False)) for number in (7, 0, 7)
     ]
-    assert listing.resolve("p1") == "/data/p1"
+    assert listing.source.resolve("p1") == "/data/p1"
 
 
 # Files
@@ -442,7 +442,7 @@ def test_a_list_through_a_pipe_may_be_json_lines() -> None:
         os.close(writing)
         listing = read_list(Path(f"/dev/fd/{reading}"), LabelSpec("none"), columns=Columns("path", fields=(CAPTION,)))
         os.close(reading)
-        assert (listing.name, listing.resolve("a")) == ("data", str(Path.cwd() / "a"))
+        assert (listing.name, listing.source.resolve("a")) == ("data", str(Path.cwd() / "a"))
         assert entries(listing) == [ListedSample(0, "a", None, (Cell(b"b", False),))]
 
 
