@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -23,7 +23,6 @@ from packtrain._core.sizes import duration, size
 from packtrain._core.typed import MOST, Between, OneOf
 
 from .cache_folder import is_filled
-from .disk_writes import DiskWrites, Hour, drive_bytes, written_in_a_day
 
 _VERSION: Final = 1
 _EVERY: Final = 1.0
@@ -337,3 +336,76 @@ def describe_writes(status: FillStatus) -> str:
     """Describe what is written per day, for people."""
     text = f"{size(status.bytes_per_day)} a day"
     return text if status.drive_writes_per_day is None else f"{text} (DWPD {status.drive_writes_per_day:.2f})"
+
+
+_SECOND_NS: Final = 10**9
+_HOUR_NS: Final = 3600 * _SECOND_NS
+_DAY_NS: Final = 24 * _HOUR_NS
+# What a few seconds say about a day is worth nothing.
+_LEAST_NS: Final = 60 * _SECOND_NS
+_SECTOR: Final = 512
+
+
+@dataclass(frozen=True)
+class Hour:
+    """Bytes written in one hour of the clock.
+
+    Attributes:
+        start_ns: Time of the first write, in nanoseconds since 1970.
+        bytes: Number of bytes, in allocated blocks.
+    """
+
+    start_ns: Time
+    bytes: Count
+
+
+class DiskWrites:
+    """Bytes written in the last 24 hours, kept by the hour."""
+
+    def __init__(self, hours: Iterable[Hour] = ()) -> None:
+        self._hours = {hour.start_ns // _HOUR_NS: hour for hour in hours}
+
+    def add(self, count: int, now_ns: int) -> None:
+        """Count bytes that were written, and forget what is older than a day."""
+        number = now_ns // _HOUR_NS
+        before = self._hours.get(number, Hour(now_ns, 0))
+        self._hours[number] = Hour(before.start_ns, before.bytes + count)
+        # A clock that was put back leaves hours of the future.
+        self._hours = {each: hour for each, hour in self._hours.items() if number - 24 < each <= number}
+
+    @property
+    def hours(self) -> tuple[Hour, ...]:
+        """The hours in which something was written, oldest first."""
+        return tuple(self._hours[number] for number in sorted(self._hours))
+
+
+def written_in_a_day(hours: Iterable[Hour], now_ns: int) -> tuple[int, int]:
+    """Return the bytes written in the last 24 hours, and the bytes per day at the rate of the time that is known."""
+    known = [hour for hour in hours if now_ns - hour.start_ns < _DAY_NS]
+    if not known:
+        return 0, 0
+    total = sum(hour.bytes for hour in known)
+    covered = max(_LEAST_NS, now_ns - min(hour.start_ns for hour in known))
+    return total, total * _DAY_NS // covered
+
+
+def drive_bytes(path: Path, sysfs: Path = Path("/sys")) -> int | None:
+    """Return the size of the drive, or of all drives together, that hold a path; None if the system does not say.
+
+    A partition counts as its whole drive. A file system in memory has none.
+    """
+    try:
+        device = os.stat(path).st_dev
+        node = sysfs / "dev/block" / f"{os.major(device)}:{os.minor(device)}"
+        sizes = [int((drive / "size").read_text()) for drive in _drives(node.resolve(strict=True))]
+    except (OSError, ValueError):
+        return None
+    return sum(sizes) * _SECTOR or None
+
+
+def _drives(node: Path) -> set[Path]:
+    """Return the drives below a device, which may be a partition, a volume or an array."""
+    drive = node.parent if (node / "partition").exists() else node
+    below = drive / "slaves"
+    parts = [each.resolve() for each in below.iterdir()] if below.is_dir() else []
+    return {found for part in parts for found in _drives(part)} or {drive}

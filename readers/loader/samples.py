@@ -36,7 +36,7 @@ from ..dataset.store import Opened, Store
 from ..transforms.batched import Destination
 from ..transforms.finisher import Finisher
 from ..transforms.undecoded import Undecoded
-from ..transforms.unfused import Unfused, unfused
+from ..transforms.views import Unfused, unfused
 from .generators import Seeder
 from .randomness import uniforms
 

@@ -18,8 +18,16 @@ from packtrain._core.reader_reports import ReaderReport
 from packtrain._growing import cache_folder
 from packtrain._growing import status as module
 from packtrain._growing.cache_folder import is_filled, lock_cache
-from packtrain._growing.disk_writes import DiskWrites, Hour, drive_bytes, written_in_a_day
-from packtrain._growing.status import FillFigures, FillStatus, StatusFile, read_status
+from packtrain._growing.status import (
+    DiskWrites,
+    FillFigures,
+    FillStatus,
+    Hour,
+    StatusFile,
+    drive_bytes,
+    read_status,
+    written_in_a_day,
+)
 
 HOUR = 3600 * 10**9
 BUDGET = 1 << 30

@@ -63,7 +63,7 @@ HEAVY = {
 TORCH_ALLOWED = {
     "extras/train_val/imagenet.py",
     "extras/train_val/torch_loader.py",
-    "extras/dali/arguments.py",
+    "extras/dali/loader.py",
     "extras/dali/engine.py",
     "readers/dataset/image_dataset.py",
     "readers/dataset/named.py",

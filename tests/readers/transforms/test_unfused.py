@@ -16,7 +16,7 @@ from packtrain import Loader, concat, open_dataset
 from packtrain._readers.transforms import compose as module
 from packtrain._readers.transforms.recognition import recognised
 from packtrain._readers.transforms.tensor_steps import FinishingStep
-from packtrain._readers.transforms.unfused import Unfused, unfused
+from packtrain._readers.transforms.views import Unfused, unfused
 from packtrain.transforms import CenterCrop, Compose, RandomCrop, RandomHorizontalFlip, Resize, Views
 
 
