@@ -125,6 +125,14 @@ def test_each_sentence_has_a_line_of_its_own(name: str) -> None:
     assert not list(crowded((ROOT / name).read_text()))
 
 
+def test_the_pages_that_code_names_exist() -> None:
+    sources = (
+        path for room in FOLDERS for path in (ROOT / room).rglob("*.[pch]*") if path.suffix in (".py", ".c", ".h")
+    )
+    named = {name for path in sources for name in re.findall(r"\bdocs/[\w/-]+\.md\b", path.read_text())}
+    assert len(named) > 5 and not [name for name in named if not (ROOT / name).exists()]
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("docs/")])
 def test_a_page_can_be_read_in_one_sitting(name: str) -> None:
     assert len((ROOT / name).read_text().split()) <= 2500
