@@ -9,7 +9,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 import pytest
-from helpers.documents import DOCUMENTS, FOLDERS, ROOT
+from helpers.documents import DOCUMENTS, FOLDERS, ROOT, blocks
 
 NAMES = [path.relative_to(ROOT).as_posix() for path in DOCUMENTS]
 
@@ -123,6 +123,17 @@ def test_the_files_a_document_names_are_in_the_repository(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_each_sentence_has_a_line_of_its_own(name: str) -> None:
     assert not list(crowded((ROOT / name).read_text()))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "docs/format-containers.md"])
+def test_code_is_between_fences(name: str) -> None:
+    text = (ROOT / name).read_text()
+    outside = {number for number, _ in lines_outside_code(text)}
+    inside = {
+        number for block in blocks(text) for number in range(block.line - 1, block.line + block.text.count("\n") + 1)
+    }
+    hidden = [number for number in range(1, text.count("\n") + 1) if number not in outside | inside]
+    assert not hidden or text.startswith("---\n")
 
 
 def test_the_pages_that_code_names_exist() -> None:
