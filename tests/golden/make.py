@@ -25,11 +25,12 @@ DATASETS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     f"{format}-{store}": (format, {"store": StoreOptions(store) if store == "verbatim" else RAW})
     for format in ("tar", "hdf5", "lmdb")
     for store in ("verbatim", "raw")
-} | {"tar-crop-ready": ("tar", {"store": StoreOptions("crop-ready")})}
+} | {f"tar-{store}": ("tar", {"store": StoreOptions(store)}) for store in ("crop-ready", "coefficients")}
 LISTS: Final = {
     "verbatim": ("train.txt", 1200),
     "raw": ("pixels.txt", 2 * 8 * 6 * 3),
     "crop-ready": ("crops.txt", 20000),
+    "coefficients": ("crops.txt", 20000),
 }
 """The list of each store mode, and a shard size that gives more than one shard."""
 

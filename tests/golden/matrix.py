@@ -40,6 +40,7 @@ FORMATS: Final = ("tar", "hdf5", "lmdb")
 STORES: Final[dict[str, list[str]]] = {
     "verbatim": ["--store", "verbatim"],
     "crop-ready": ["--store", "crop-ready"],
+    "coefficients": ["--store", "coefficients"],
     "jpeg": ["--store", "jpeg", "--resize", "short=24", "--quality", "85"],
     "raw": ["--store", "raw", "--resize", "20x16"],
     "raw-sizes": ["--store", "raw", "--resize", "long=24"],
@@ -89,16 +90,16 @@ def packings() -> dict[str, list[str]]:
 
 def conversions() -> dict[str, list[str]]:
     """The same for what is made of these datasets."""
-    return {
-        f"converted-{name}-{format}": ["pack", str(WORK / name), "--format", format, "--shard-size", "12KiB"]
+    found = {
+        f"converted-{name}-{format}": [name, "--format", format]
         for name in ("tar-crop-ready-fields", "indexed-fields")
         for format in FORMATS
     } | {
-        "converted-raw": [
-            *("pack", str(WORK / "hdf5-verbatim-fields"), "--store", "raw", "--resize", "16x16"),
-            *("--shard-size", "12KiB"),
-        ]
+        "converted-raw": ["hdf5-verbatim-fields", "--store", "raw", "--resize", "16x16"],
+        "converted-coefficients": ["tar-crop-ready-fields", "--store", "coefficients"],
+        "converted-crop-ready": ["tar-coefficients-fields", "--store", "crop-ready"],
     }
+    return {name: ["pack", str(WORK / of), *how, "--shard-size", "12KiB"] for name, (of, *how) in found.items()}
 
 
 def main() -> None:

@@ -19,16 +19,16 @@ from packtrain._codec.cut import cut
 from packtrain._codec.geometry import Box
 
 ORACLES = {oracle.format: oracle for oracle in (TAR, HDF5, LMDB)}
-# What train.txt and pixels.txt say, by line.
+# What train.txt, pixels.txt and crops.txt say, by line.
 VERBATIM = {0: ("a b.jpg", 0), 3: ("grey.jpg", 1), 4: ("c.png", 0)}
 RAW = {0: ("c.png", 1), 2: ("d.png", 0)}
-CROP_READY = {0: ("photo.jpg", 1), 2: ("grey.jpg", 0)}
+CROPS = {0: ("photo.jpg", 1), 2: ("grey.jpg", 0)}
 
 EVERY = pytest.mark.parametrize("name", DATASETS)
 
 
 def expected(name: str) -> dict[int, tuple[str, int]]:
-    return {"verbatim": VERBATIM, "raw": RAW, "ready": CROP_READY}[name.rpartition("-")[2]]
+    return {"verbatim": VERBATIM, "raw": RAW}.get(name.partition("-")[2], CROPS)
 
 
 @EVERY
