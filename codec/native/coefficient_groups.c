@@ -496,38 +496,18 @@ static void init_simd(void) {
     }
 }
 
-static bool has_bmi2(void) {
-    return __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt") &&
-           __builtin_cpu_supports("sse4.1");
-}
-
-static bool has_avx512(void) {
-    return has_bmi2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") &&
-           __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512bitalg");
-}
-
 #endif
 
 ReadGroup *named_read_group(const char *name) {
 #ifdef HAS_X86_SIMD
     if (strcmp(name, "avx512") == 0) {
-        return has_avx512() ? read_group_avx512 : NULL;
+        return processor_has(HAS_AVX512) ? read_group_avx512 : NULL;
     }
     if (strcmp(name, "bmi2") == 0) {
-        return has_bmi2() ? read_group_bmi2 : NULL;
+        return processor_has(HAS_BMI2) ? read_group_bmi2 : NULL;
     }
 #endif
     return strcmp(name, "plain") == 0 ? read_group : NULL;
-}
-
-/* Whether `pdep` takes many cycles, as it does in AMD's processors before Zen 3. */
-static bool has_slow_pdep(void) {
-#ifdef HAS_X86_SIMD
-    return __builtin_cpu_is("znver1") || __builtin_cpu_is("znver2") || __builtin_cpu_is("bdver4");
-#else
-    return false;
-#endif
 }
 
 static ReadGroup *fastest = read_group;
@@ -543,6 +523,7 @@ void coefficient_groups_init(void) {
 #ifdef HAS_X86_SIMD
     init_simd();
 #endif
-    ReadGroup *avx512 = named_read_group("avx512"), *bmi2 = has_slow_pdep() ? NULL : named_read_group("bmi2");
+    ReadGroup *avx512 = named_read_group("avx512");
+    ReadGroup *bmi2 = processor_has(HAS_FAST_PDEP) ? named_read_group("bmi2") : NULL;
     fastest = avx512 ? avx512 : bmi2 ? bmi2 : read_group;
 }

@@ -5,6 +5,7 @@
 #include "arguments.h"
 #include "copy_pixels.h"
 #include "errors.h"
+#include "processor.h"
 #include "resize.h"
 
 #include <stdint.h>
@@ -23,10 +24,9 @@
 #endif
 #define ADD_WORD(crc, word) _mm_crc32_u64(crc, word)
 #define ADD_BYTE(crc, byte) _mm_crc32_u8(crc, byte)
-static bool has_crc32c(void) { return __builtin_cpu_supports("sse4.2"); }
+static bool has_crc32c(void) { return processor_has(HAS_SSE42); }
 #elif defined(__aarch64__) && defined(__linux__)
 #include <arm_acle.h>
-#include <sys/auxv.h>
 #define HAS_CRC32C 1
 #ifdef __clang__
 #define CRC32C __attribute__((target("crc")))
@@ -35,7 +35,7 @@ static bool has_crc32c(void) { return __builtin_cpu_supports("sse4.2"); }
 #endif
 #define ADD_WORD(crc, word) __crc32cd((uint32_t)(crc), word)
 #define ADD_BYTE(crc, byte) __crc32cb(crc, byte)
-static bool has_crc32c(void) { return getauxval(AT_HWCAP) & HWCAP_CRC32; }
+static bool has_crc32c(void) { return processor_has(HAS_CRC32); }
 #endif
 
 #define NPY_HEADER 128

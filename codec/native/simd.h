@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "processor.h"
+
 /* PACKTRAIN_WITHOUT_SIMD is for tests of what other processors run. On aarch64, SIMDe says in NEON what the instructions
    of x86 do, so that there is one source of all this, and one arithmetic. */
 #if defined(PACKTRAIN_WITHOUT_SIMD)
@@ -36,8 +38,8 @@
 #ifdef HAS_X86_SIMD
 #define SSSE3 __attribute__((target("ssse3")))
 #define AVX2 __attribute__((target("avx2")))
-static inline bool has_ssse3(void) { return __builtin_cpu_supports("ssse3"); }
-static inline bool has_avx2(void) { return __builtin_cpu_supports("avx2"); }
+static inline bool has_ssse3(void) { return processor_has(HAS_SSSE3); }
+static inline bool has_avx2(void) { return processor_has(HAS_AVX2); }
 #elif defined(HAS_SIMD)
 #define SSSE3
 #define AVX2

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import inspect
 import os
+import platform
+import re
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from typing_extensions import get_protocol_members
 
@@ -35,6 +39,30 @@ def test_it_names_the_libjpeg_that_is_loaded() -> None:
     version, file = extension.LOADED.split(" (")[0], extension.LOADED.rsplit(", ", 1)[1]
     assert version in ("libjpeg 62", "libjpeg 70", "libjpeg 80")
     assert os.path.realpath(file) in Path("/proc/self/maps").read_text()
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the flags are those of x86-64")
+def test_it_uses_what_the_processor_has() -> None:
+    """According to the kernel. A compiler's own answer may be a stub that says no."""
+    assert extension is not None
+    flags = set(re.search(r"^flags\s*:(.*)", Path("/proc/cpuinfo").read_text(), re.M)[1].split())  # type: ignore[index]
+    bmi2 = {"bmi1", "bmi2", "popcnt", "sse4_1"}
+    avx512 = {"avx512f", "avx512bw", "avx512vl", "avx512vbmi", "avx512_vbmi2", "avx512_bitalg"}
+    image, small = np.zeros((4, 4, 3), np.uint8), np.zeros((2, 2, 3), np.uint8)
+    uses = {
+        "avx2": (
+            {"avx2"},
+            lambda: extension.resize_pixels(image, (4, 4, 0, 0), (2, 2, 0, 0), 2, 1, False, False, small),
+        ),
+        "bmi2": (bmi2, lambda: extension.coefficients(selftest._SAMPLE, "bmi2")),
+        "avx512": (bmi2 | avx512, lambda: extension.coefficients(selftest._SAMPLE, "avx512")),
+    }
+    used = set()
+    for name, (_, use) in uses.items():
+        with suppress(ValueError):
+            use()
+            used.add(name)
+    assert used == {name for name, (wanted, _) in uses.items() if wanted <= flags}
 
 
 @pytest.mark.parametrize("function", ["transcode", "cut", "decode"])
