@@ -97,7 +97,7 @@ def _accimage_lacks() -> str:
 
 def _slipstream_lacks() -> str:
     return (
-        "it is not on PyPI: install a checkout as benchmarks/README.md says, and name that interpreter in "
+        "it is not on PyPI: install a checkout as benchmarks/peers.md says, and name that interpreter in "
         "PACKTRAIN_SLIPSTREAM_PYTHON"
     )
 

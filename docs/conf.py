@@ -21,7 +21,7 @@ maximum_signature_line_length = 80
 napoleon_use_ivar = True
 napoleon_use_rtype = False
 # The whole repository, so that links to examples and to code lead where they do on a forge.
-include_patterns = ["*.md", "docs/**.md", "examples/**.md", "benchmarks/README.md", "tests/README.md"]
+include_patterns = ["*.md", "docs/**.md", "examples/**.md", "benchmarks/*.md", "tests/README.md"]
 exclude_patterns = [".*", "build", "dist", "links"]
 root_doc = "docs/README"
 myst_heading_anchors = 4
