@@ -61,9 +61,3 @@ def test_unaligned_numbers_are_refused() -> None:
     offset = 1 if np.frombuffer(room, np.uint8).ctypes.data % 4 == 0 else 0
     with pytest.raises(ValueError, match="not aligned"):
         _extension.lookup(image, table, True, memoryview(room)[offset : offset + 4 * 105])
-
-
-def test_an_output_over_the_image_is_refused() -> None:
-    room = np.zeros(4 * 105, np.uint8)
-    with pytest.raises(ValueError, match="overlap"):
-        _extension.lookup(room[:105].reshape(5, 7, 3), some(0, 3, 256, dtype=np.uint32), True, room)

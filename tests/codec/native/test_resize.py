@@ -248,10 +248,3 @@ def test_another_pillow_is_not_imitated(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(Image.Image, "resize", other)
     assert resizing.style.__wrapped__() is None
-
-
-def test_an_image_is_not_resized_into_its_own_memory() -> None:
-    room = np.zeros(3 * 40 * 30, np.uint8)
-    image, out = room[: 3 * 20 * 30].reshape(20, 30, 3), room[3 * 20 * 30 - 1 :][: 3 * 10 * 10].reshape(10, 10, 3)
-    with pytest.raises(ValueError, match="overlap"):
-        _extension.resize_pixels(image, (30, 20, 0, 0), (10, 10, 0, 0), 2, 1, False, False, out)

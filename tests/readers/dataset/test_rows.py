@@ -10,24 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.support import import_torchvision, require_module
 from torch.utils._pytree import tree_map
 from torch.utils.data import default_collate
 
 from packtrain._readers.dataset.rows import sample_type
 
 NAMES = ("image", "mask", "caption")
-
-
-def a_batch() -> Any:
-    return sample_type(NAMES)(torch.arange(6).reshape(2, 3), torch.ones(2), ["a", "b"])
-
-
-def assert_same(moved: Any, batch: Any) -> None:
-    assert type(moved) is type(batch)
-    assert torch.equal(moved.image, batch.image)
-    assert torch.equal(moved.mask, batch.mask)
-    assert list(moved.caption) == batch.caption
 
 
 def test_the_same_names_are_the_same_class() -> None:
@@ -88,39 +76,6 @@ def test_torch_collates_samples() -> None:
     assert list(batch.caption) == ["0", "1"]
 
 
-def test_torch_pins_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torch.utils.data._utils import pin_memory
-
-    pinned: list[torch.Tensor] = []
-
-    def pin(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
-        pinned.append(tensor)
-        return tensor
-
-    # Only machines with an accelerator can pin memory.
-    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
-    batch = a_batch()
-    assert_same(pin_memory.pin_memory(batch), batch)  # type: ignore[no-untyped-call]
-    assert len(pinned) == 2
-
-
 def test_a_pytree_of_torch() -> None:
     batch = sample_type(("image", "mask"))(torch.ones(2), torch.zeros(2))
     assert tree_map(lambda tensor: tensor + 1, batch).image.tolist() == [2, 2]
-
-
-@pytest.mark.complete
-def test_lightning_moves_batches() -> None:
-    require_module("lightning")
-    # Lightning imports torchmetrics, and that imports torchvision if it is there.
-    import_torchvision()
-    from lightning.pytorch.utilities import move_data_to_device as move
-
-    assert_same(move(a_batch(), torch.device("cpu")), a_batch())
-
-
-def test_accelerate_moves_batches() -> None:
-    require_module("accelerate")
-    from accelerate.utils import send_to_device as move
-
-    assert_same(move(a_batch(), torch.device("cpu")), a_batch())

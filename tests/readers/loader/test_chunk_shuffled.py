@@ -20,7 +20,6 @@ from packtrain._storage.streams import cutting
 from packtrain._storage.streams.chunks import ChunkTable
 from packtrain.errors import UsageError
 from packtrain.orders import ChunkShuffled
-from packtrain.transforms import Resize
 
 KEYS = st.integers(0, 2**64 - 1)
 
@@ -188,18 +187,3 @@ def test_chunks_of_subsets_and_concatenations(images: Path, tmp_path: Path, smal
     assert subset._samples.chunk_bounds().tolist() == [0, *borders, 5]
     assert dataset.subset([])._samples.chunk_bounds().tolist() == [0]
     assert len(ChunkShuffled(dataset.subset([]))) == 0
-
-
-def test_an_epoch_of_a_packed_dataset_resumes(images: Path, tmp_path: Path, small_chunks: None) -> None:
-    dataset = open_dataset(packed(images, tmp_path / "out", "tar"), transform=Resize((8, 8)))
-
-    def loader(batch: int) -> Loader:
-        return Loader(dataset, batch, sampler=ChunkShuffled(dataset), seed=0, num_workers=0, fields=("row",))
-
-    first = loader(3)
-    begun = next(iter(first))[2].tolist()
-    second = loader(5)
-    second.load_state_dict(through_json(first.state_dict()))
-    rest = [row for batch in second for row in batch[2].tolist()]
-    assert begun + rest == [row for batch in loader(3) for row in batch[2].tolist()]
-    assert sorted(begun + rest) == list(range(12))

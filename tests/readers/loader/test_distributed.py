@@ -71,15 +71,6 @@ def test_another_number_of_ranks_goes_on(worlds: tuple[int, int], tmp_path: Path
     assert together[:ROWS] == list(range(ROWS)) and len(together) - ROWS < second
 
 
-def explicit(rank: int, world: int) -> Any:
-    loader = loader_of(rank=1, world_size=5)
-    return loader.rank, loader.world_size
-
-
-def test_an_explicit_rank_goes_before_the_process_group(tmp_path: Path) -> None:
-    assert in_ranks(2, explicit, group=tmp_path / "group") == [(1, 5)] * 2
-
-
 def save(rank: int, world: int, folder: Path) -> list[list[int]]:
     loader = loader_of()
     found = [positions.tolist() for _, _, positions, _ in islice(loader, 2)]

@@ -122,9 +122,17 @@ def shared_files() -> set[str]:
     return {owner[0] for owner in owners if owner and not (owner[1] and Path("/proc", owner[1]).exists())}
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("forkserver", marks=pytest.mark.complete)])
-def test_no_worker_outlives_a_killed_parent(method: str) -> None:
-    with Consumer(method=method, deed="sleep", workers=2 if method == "fork" else 1) as run:
+def deeds(first: str, *others: str) -> pytest.MarkDecorator:
+    """What workers are at when it ends, of which a sample has the first alone: "search" keeps the interpreter."""
+    return pytest.mark.parametrize(
+        "deed", [first, *(pytest.param(each, marks=pytest.mark.complete) for each in others)]
+    )
+
+
+@START_METHODS
+@deeds("sleep", "stop", "search")
+def test_no_worker_outlives_a_killed_parent(method: str, deed: str) -> None:
+    with Consumer(method=method, deed=deed, workers=2 if method == "fork" else 1) as run:
         run.at_work()
         run.process.kill()
         assert run.end() == (-signal.SIGKILL, "")
@@ -141,20 +149,10 @@ def test_nor_do_those_that_were_forked_before_others(deed: str) -> None:
         assert run.end() == (-signal.SIGKILL, "")
 
 
-@pytest.mark.complete
 @START_METHODS
-@pytest.mark.parametrize("deed", ["stop", pytest.param("search", marks=pytest.mark.complete)])
-def test_nor_do_those_that_can_do_nothing_themselves(method: str, deed: str) -> None:
-    """They are stopped, or native code keeps the interpreter to itself."""
-    with Consumer(method=method, deed=deed, workers=1) as run:
-        run.at_work()
-        run.process.kill()
-        assert run.end() == (-signal.SIGKILL, "")
-
-
-@pytest.mark.parametrize("deed", ["stop", pytest.param("search", marks=pytest.mark.complete)])
-def test_they_end_with_ctrl_c(deed: str) -> None:
-    with Consumer(method="fork", deed=deed, workers=1) as run:
+@deeds("stop", "", "sleep", "search")
+def test_ctrl_c_ends_everything(method: str, deed: str) -> None:
+    with Consumer(method=method, deed=deed, workers=2 if method == "fork" else 1) as run:
         run.at_work()
         os.killpg(run.process.pid, signal.SIGINT)
         status, stderr = run.end()
@@ -172,18 +170,6 @@ def test_workers_outlive_the_thread_that_started_them(method: str) -> None:
         assert run.workers(), "they are still there"
         run.stop()
         assert run.end() == (0, "")
-
-
-@pytest.mark.complete
-@pytest.mark.parametrize(("method", "deed"), [("fork", ""), ("spawn", ""), ("forkserver", ""), ("fork", "sleep")])
-def test_ctrl_c_ends_everything(method: str, deed: str) -> None:
-    with Consumer(method=method, deed=deed, workers=2 if method == "fork" else 1) as run:
-        run.at_work()
-        os.killpg(run.process.pid, signal.SIGINT)
-        status, stderr = run.end()
-        assert status == -signal.SIGINT
-        assert stderr.endswith("KeyboardInterrupt\n")
-        assert stderr.count("Traceback") == 1, "only the consumer has something to say"
 
 
 @pytest.mark.complete

@@ -12,7 +12,7 @@ import torch
 from helpers.lazily import consumed, lazy
 from helpers.named import dataset as fields_dataset
 from helpers.streams import Device
-from helpers.support import START_METHODS, packed
+from helpers.support import packed
 
 from packtrain import ImageDataset, Loader, concat, open_dataset, transforms
 from packtrain._codec.native import extension
@@ -136,12 +136,6 @@ def test_raw_records_are_still_copied_a_batch_at_a_time(raw: Path, monkeypatch: 
     assert copied == [extension is not None] * 3
 
 
-@START_METHODS
-def test_workers_however_they_start(raw: Path, method: str) -> None:
-    dataset = open_dataset(raw, [*GEOMETRY, *TAILS["noise"]])
-    assert_same(epoch(dataset, num_workers=2, multiprocessing_context=method), wanted(dataset))
-
-
 def test_views_end_with_steps_of_their_own(folder: Path) -> None:
     small = [RandomResizedCrop(9), ToDtype(torch.float16, scale=True), RandomErasing(0.7, value="random")]
     dataset = open_dataset(
@@ -177,17 +171,6 @@ def test_only_bytes_go_to_a_device(folder: Path) -> None:
 
 
 # --- what else a loader does ---
-
-
-def test_a_state_in_the_middle_of_an_epoch_resumes_exactly(folder: Path) -> None:
-    dataset = open_dataset(folder, [*GEOMETRY, *TAILS["noise"]])
-    expected = epoch(dataset)
-    with loader_of(dataset, num_workers=1) as loader:
-        next(iter(loader))
-        state = loader.state_dict()
-    with loader_of(dataset) as loader:
-        loader.load_state_dict(state)
-        assert_same(list(loader), expected[1:])
 
 
 def read(dataset: Any, names: tuple[str, ...], *, device: bool, **options: Any) -> list[list[torch.Tensor]]:

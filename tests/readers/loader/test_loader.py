@@ -26,7 +26,7 @@ from helpers.support import (
     sources,
 )
 from PIL import Image
-from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate
 
 from packtrain import ImageDataset, Loader, concat, open_dataset
 from packtrain._core import cores as cores_module
@@ -319,16 +319,6 @@ class TestWhoMakesIt:
             ((images, _),) = loader
             assert torch.equal(images, torch.stack(expected))
 
-    def test_two_epochs_and_two_seeds_differ(self, folder: Path) -> None:
-        dataset = open_dataset(folder, RANDOM)
-        loader = loader_of(dataset, 12, shuffle=False)
-        (first,), (second,) = list(loader), list(loader)
-        (other,) = epoch(dataset, 12, shuffle=False, seed=1)
-        for left, right in ((first, second), (first, other), (second, other)):
-            assert torch.equal(left[1], right[1])
-            assert not any(torch.equal(one, two) for one, two in zip(left[0], right[0], strict=True))
-        assert_same(epoch(dataset, 12, shuffle=False), [first])
-
     @pytest.mark.parametrize("workers", [0, 2])
     @pytest.mark.complete
     def test_the_generators_of_this_process_are_left_alone(self, everything: ImageDataset, workers: int) -> None:
@@ -589,49 +579,7 @@ class TestWorkers:
         assert len(epoch(Numbers(20), num_workers=1, multiprocessing_context=context)) == 4
 
 
-class Endless(IterableDataset[Any]):
-    def __iter__(self) -> Any:
-        return iter([])
-
-
 class TestUsage:
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"batch_size": 0}, "batch_size=0: expected a whole number, at least 1"),
-            ({"batch_size": -1}, "batch_size=-1"),
-            ({"batch_size": 2.0}, "batch_size=2.0"),
-            ({"batch_size": "2"}, "batch_size='2'"),
-            ({"batch_size": True}, "batch_size=True"),
-            ({"batch_size": None}, "batch_size=None"),
-            ({"prefetch_factor": 0}, "prefetch_factor=0: expected a whole number, at least 1"),
-            ({"num_workers": -1}, "num_workers=-1: expected a whole number, at least 0"),
-            ({"num_workers": "all"}, "num_workers='all'"),
-            ({"seed": "0"}, "seed='0'"),
-            ({"seed": 1.5}, "seed=1.5"),
-            ({"on_error": "ignore"}, "on_error='ignore': expected one of raise, skip"),
-            ({"multiprocessing_context": "thread"}, "multiprocessing_context='thread': expected one of fork, "),
-            ({"fields": ("lines",)}, "fields: 'lines': expected any of row, line, position, path"),
-            ({"fields": ("path",)}, "fields: 'path': only packtrain datasets have it"),
-            ({"collate_fn": "default"}, "collate_fn="),
-            ({"worker_init_fn": 1}, "worker_init_fn="),
-            ({"sampler": 3}, "a sampler must be iterable; an object of type int is not"),
-            ({"sampler": iter([1])}, "list_iterator can be iterated only once"),
-            ({"rank": 0}, "give both rank and world_size, or neither"),
-            ({"world_size": 2}, "give both rank and world_size, or neither"),
-            ({"rank": 2, "world_size": 2}, "rank=2: expected 0 to 1"),
-            ({"rank": -1, "world_size": 2}, "rank=-1"),
-            ({"rank": "0", "world_size": 2}, "rank='0'"),
-            ({"rank": 0, "world_size": 0}, "world_size=0: expected a whole number, at least 1"),
-            ({"dataset": Endless()}, "Endless"),
-            ({"dataset": None}, "NoneType"),
-        ],
-        ids=param_id,
-    )
-    def test_wrong_arguments(self, options: dict[str, Any], message: str) -> None:
-        with pytest.raises(UsageError, match=message):
-            Loader(**{"dataset": Numbers(10), "batch_size": 2, **options})
-
     def test_wrong_epochs(self) -> None:
         loader = loader_of(Numbers(10))
         attempts: list[Callable[[], Any]] = [lambda: None, lambda: next(iter(loader)), lambda: list(loader)]
@@ -642,7 +590,3 @@ class TestUsage:
                 with pytest.raises(UsageError, match=f"epoch={epoch!r}"):
                     loader.set_epoch(epoch)  # type: ignore[arg-type]
                 assert loader.state_dict() == before
-
-    def test_a_wrong_sampler_or_order_is_told_at_the_first_batch(self) -> None:
-        with pytest.raises(UsageError, match="list yields 10 at position 1, the dataset has rows 0 to 9"):
-            list(loader_of(Numbers(10), sampler=[1, 10]))

@@ -31,42 +31,6 @@ def epochs(count: int, **options: Any) -> list[list[int]]:
         return [rows_of(loader) for _ in range(count)]
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 2}], ids=str)
-def test_a_look_uses_up_no_epoch(options: dict[str, Any]) -> None:
-    expected, found = epochs(2), []
-    with loader_of(**options) as loader:
-        for _ in range(3):
-            assert rows_of([next(iter(loader))]) == expected[0][:BATCH]
-        while loader.epoch < 2:
-            found.append(rows_of(loader))
-            next(iter(loader))
-        assert found == expected
-
-
-def test_a_pass_of_two_batches_uses_up_its_epoch() -> None:
-    loader, expected = loader_of(), epochs(3)
-    list(islice(loader, 2))
-    assert [rows_of(loader), loader.epoch] == [expected[1], 2]
-    # A batch that is asked for is handed out, or it fails.
-    passed = iter(loader)
-    next(passed)
-    next(passed, None)
-    assert loader.state_dict()["consumed"] == 2 * BATCH
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_look_at_a_state_that_was_loaded(workers: int) -> None:
-    (expected,) = epochs(1)
-    with loader_of(num_workers=workers) as loader:
-        state = {**loader.state_dict(), "consumed": 2 * BATCH}
-        loader.load_state_dict(state)
-        next(iter(loader))
-        loader.set_epoch(0)
-        assert loader.state_dict() == state
-        next(iter(loader))
-        assert rows_of(loader) == expected[2 * BATCH :]
-
-
 def test_until_the_next_pass_a_look_counts() -> None:
     loader, (expected,) = loader_of(), epochs(1)
     passed = iter(loader)
@@ -121,16 +85,6 @@ def test_the_same_batch_for_ever_is_warned_of() -> None:
     with pytest.warns(RuntimeWarning, match="10 passes in a row") as caught:
         next(iter(loader))
     assert [each.filename for each in caught] == [__file__]
-
-
-def test_an_epoch_of_a_single_batch() -> None:
-    loader, found = loader_of(BATCH), []
-    next(iter(loader))
-    assert loader.epoch == 0 and loader.remaining == 0
-    while loader.epoch < 3:
-        found.append(sorted(rows_of(loader)))
-    # The last batch of an epoch ends it.
-    assert found == [list(range(BATCH))] * 2
 
 
 class Counting(Sampler[int]):

@@ -99,18 +99,6 @@ def test_the_results_are_the_same_for_any_number_of_workers(dataset: PackedDatas
         )
 
 
-def test_a_state_continues_with_the_same_mixes(dataset: PackedDataset) -> None:
-    options = {"batch_transform": timms(mode="elem"), **STATISTICS}
-    wanted = epochs(dataset, 1, **options)
-    with loader_of(dataset, **options) as loader:
-        next(iter(loader))
-        state = loader.state_dict()
-    with loader_of(dataset, num_workers=2, **options) as loader:
-        loader.load_state_dict(state)
-        rest = list(loader)
-    assert all(torch.equal(one[0], other[0]) for one, other in zip(rest, wanted[1:], strict=True))
-
-
 @pytest.mark.parametrize("name", MIXERS)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_bytes_are_refused_where_mixing_them_would_go_wrong(dataset: PackedDataset, name: str, workers: int) -> None:

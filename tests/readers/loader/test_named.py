@@ -126,21 +126,6 @@ class TestContents:
         assert loader.skipped == 6
 
     @WORKERS
-    def test_a_resumed_epoch_goes_on(self, workers: int) -> None:
-        with loader_of(14, workers=workers, shuffle=True, fields=("row",)) as loader:
-            rows = [batch.row.tolist() for batch in loader]
-        with loader_of(14, workers=workers, shuffle=True, fields=("row",)) as loader:
-            batches = iter(loader)
-            next(batches)
-            state = loader.state_dict()
-        with loader_of(14, workers=workers, shuffle=True, fields=("row",), batch=3) as loader:
-            loader.load_state_dict(state)
-            rest = list(loader)
-        assert [row for batch in rest for row in batch.row.tolist()] == [row for each in rows[1:] for row in each]
-        for batch in rest:
-            assert_batch(batch, batch.row.tolist())
-
-    @WORKERS
     def test_samples_of_foreign_code_are_seeded(self, workers: int) -> None:
         def drawn() -> list[int]:
             loader = Loader(
@@ -205,38 +190,6 @@ class TestViews:
                 assert type(images) is tuple
                 for found, wanted in zip(images, zip(*map(self.seen, rows), strict=True), strict=True):
                     assert found.dtype == wanted[0].dtype and torch.equal(found, torch.stack(wanted))
-
-    def test_all_are_cast(self) -> None:
-        def change(found: dict[str, Any]) -> None:
-            found["image"] = self.seen(found["label"])[:2]
-
-        for names in (None, ("image", "label")):
-            (batch,) = Loader(dataset(4, names, change=change), 4, num_workers=0, mean=0.5, std=0.25)
-            for number, images in enumerate(batch[0]):
-                wanted = torch.stack([self.seen(row)[number] for row in range(4)])
-                assert torch.allclose(images, (wanted / 255 - 0.5) / 0.25, atol=1e-6)
-
-    @pytest.mark.parametrize(
-        ("views", "message"),
-        [
-            (slice(2), "its image has 2 views, that of the first sample had 3"),
-            (0, "its image has no views, that of the first sample had 3"),
-            (slice(None, None, -1), "its image, view 0 is float32"),
-        ],
-    )
-    def test_others_are_refused(self, views: Any, message: str) -> None:
-        def change(found: dict[str, Any]) -> None:
-            found["image"] = self.seen(found["label"])[views if found["label"] == 2 else slice(None)]
-
-        with pytest.raises(LoaderError, match=f"row 2, position 2: {message}"):
-            list(Loader(dataset(4, None, change=change), 4, num_workers=0))
-
-    def test_none_are_refused(self) -> None:
-        def change(found: dict[str, Any]) -> None:
-            found["image"] = ()
-
-        with pytest.raises(LoaderError, match="its image is a tuple without views"):
-            list(Loader(dataset(4, None, change=change), 4, num_workers=0))
 
 
 class TestMissing:
@@ -387,10 +340,6 @@ class TestRefusals:
     def test_fields_of_the_dataset_are_not_the_loaders(self) -> None:
         with pytest.raises(UsageError, match=r"fields: 'mask': expected any of row, .*open_dataset\(fields=\.\.\.\)"):
             loader_of(4, None, fields=("mask",))
-
-    def test_a_field_twice(self) -> None:
-        with pytest.raises(UsageError, match="fields: 'row' is there twice"):
-            loader_of(4, fields=("row", "path", "row"))
 
     @WORKERS
     @pytest.mark.parametrize(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 from helpers.batching import steps
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from packtrain._readers.loader.schedule import Dealing, Schedule, Step
@@ -38,31 +37,6 @@ def step_of_all(
         assert found == [None] * world
         return None
     return [step for step in found if step is not None]
-
-
-@given(LENGTH, BATCH, WORLD, st.booleans(), st.data())
-@example(1, 12, 7, False, None)
-@example(0, 1, 1, False, None)
-def test_a_step_takes_the_next_positions_and_ranks_share_them(
-    length: int, batch: int, world: int, drop_last: bool, data: Any
-) -> None:
-    consumed = data.draw(st.integers(0, length)) if data is not None else 0
-    left = length - consumed
-    found = step_of_all(length, consumed, batch, world, drop_last)
-    if found is None:
-        assert left == 0 or (drop_last and left < world * batch)
-        return
-    positions = np.concatenate([step.positions for step in found])
-    assert positions.dtype == np.int64
-    sizes = {len(step.positions) for step in found}
-    assert len(sizes) == 1 and 0 < sizes.pop() <= batch
-    # New positions come first and in order. Those that fill up the step come from the beginning of the epoch.
-    new = min(left, world * batch)
-    assert positions[:new].tolist() == list(range(consumed, consumed + new))
-    padding = positions[new:].tolist()
-    assert padding == [number % length for number in range(len(padding))]
-    assert len(padding) < world and (not padding or (left < world * batch and not drop_last))
-    assert {step.consumed for step in found} == {consumed + new}
 
 
 @given(LENGTH, BATCH, WORLD, st.booleans(), DEALINGS, LANES, st.data())
@@ -114,28 +88,6 @@ def test_an_epoch_whose_ranks_and_batches_change_is_without_gap_or_repetition(
     assert consumed == length
 
 
-@given(BATCH, st.integers(1, 6), st.integers(1, 3), st.integers(1, 40), st.integers(0, 100))
-def test_a_node_takes_its_positions_from_as_few_lanes_as_can_be(
-    batch: int, nodes: int, ranks: int, lanes: int, consumed: int
-) -> None:
-    world = nodes * ranks
-    found = step_of_all(10_000, consumed, batch, world, True, "lanes", lanes, nodes)
-    assert found is not None
-    of_nodes = [found[node * ranks : (node + 1) * ranks] for node in range(nodes)]
-    positions = [np.concatenate([step.positions for step in steps]) for steps in of_nodes]
-    if nodes > 1:
-        taken = [np.unique(mine % lanes) for mine in positions]
-        every = np.unique(np.arange(consumed, consumed + world * batch) % lanes)
-        for mine in taken:
-            # They follow each other, and of most lanes nobody else has any.
-            assert mine.tolist() == every[(mine[0] <= every) & (every <= mine[-1])].tolist()
-            assert len(mine) <= -(-batch * ranks // max(1, world * batch // lanes)) + 1
-        assert all(low[-1] <= high[0] for low, high in pairwise(taken))
-    for mine in positions:
-        # Each of its ranks takes a block in the order of the epoch.
-        assert (np.diff(mine) > 0).all()
-
-
 @given(st.integers(1, 6), st.integers(1, 4), st.integers(1, 5), st.integers(1, 5), st.integers(0, 1000))
 def test_nodes_share_no_lane_if_lanes_divide_the_step(
     nodes: int, ranks: int, lanes_each: int, turns: int, consumed: int
@@ -146,17 +98,3 @@ def test_nodes_share_no_lane_if_lanes_divide_the_step(
     assert found is not None
     for rank, step in enumerate(found):
         assert nodes == 1 or set(step.positions % lanes // lanes_each) == {rank // ranks}
-
-
-def test_an_epoch_in_numbers() -> None:
-    """20 positions, 3 ranks, batches of 4: one whole step, then 8 positions for 3 ranks, one more than there are."""
-    found = []
-    consumed = 0
-    while step := Schedule(20, 4, 2, 3).step(consumed):
-        consumed = step.consumed
-        found.append((step.positions.tolist(), consumed))
-    assert found == [([8, 9, 10, 11], 12), ([18, 19, 0], 20)]
-    assert Schedule(20, 4, 2, 3, drop_last=True).step(12) is None
-    assert [Schedule(20, 4, 2, 3, drop_last).steps() for drop_last in (True, False)] == [1, 2]
-    alone = Schedule(20, 8).step(16)
-    assert alone is not None and (alone.positions.tolist(), alone.consumed) == ([16, 17, 18, 19], 20)

@@ -425,17 +425,6 @@ def test_batches_can_be_normalised_mixed_and_replayed(dataset: ImageDataset, wor
     assert_same(replayed[:4], expected[:4])
 
 
-def test_a_pass_can_be_continued_by_a_loader_that_decodes_elsewhere(dataset: ImageDataset) -> None:
-    expected = batches_of(dataset, 1, decode="cpu")
-    with Loader(dataset, BATCH, shuffle=True, seed=5, num_workers=0) as loader:
-        begun = iter(loader)
-        next(begun), next(begun)
-        state = loader.state_dict()
-    with decoding(), Loader(dataset, BATCH, shuffle=True, num_workers=1, decode="cuda") as loader:
-        loader.load_state_dict(state)
-        assert_same([tuple(map(plain, batch)) for batch in loader], expected[2:])
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_stages_are_counted(dataset: ImageDataset, workers: int) -> None:
     with decoding(), Loader(dataset, BATCH, num_workers=workers, decode="cuda") as loader:

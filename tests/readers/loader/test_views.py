@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.batching import Fixed, jitter
-from helpers.support import START_METHODS, packed, shard_bytes
+from helpers.support import packed, shard_bytes
 
 from packtrain import ImageDataset, Loader, concat, open_dataset
 from packtrain._core.options import StoreOptions
@@ -38,11 +38,6 @@ def folder(request: pytest.FixtureRequest, images: Path, tmp_path_factory: pytes
     """The session's images, several shards of them."""
     out = tmp_path_factory.mktemp("views") / "out"
     return packed(images, out, "tar", store=STORES[request.param], shard_size=shard_bytes(images, 5))
-
-
-@pytest.fixture(scope="module")
-def crop_ready(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return packed(images, tmp_path_factory.mktemp("crop ready") / "out", "tar", store=StoreOptions())
 
 
 def loader_of(dataset: Any, **options: Any) -> Loader:
@@ -94,12 +89,6 @@ def test_seed_epoch_and_position_decide(folder: Path, views: Views) -> None:
         assert_equal(list(loader), expected[1:])
     with pytest.raises(AssertionError):
         assert_equal(epoch(dataset, fields=("row",), seed=4), expected)
-
-
-@START_METHODS
-def test_workers_are_started_in_any_way(crop_ready: Path, method: str) -> None:
-    dataset = open_dataset(crop_ready, TWO_AND_THREE)
-    assert_equal(epoch(dataset, num_workers=1, multiprocessing_context=method), epoch(dataset))
 
 
 def test_views_are_decoded_in_their_place(folder: Path) -> None:

@@ -637,11 +637,6 @@ def test_where_workers_wait_for_a_disk_or_a_core_more_of_them_are_no_advice() ->
     assert "more worker" not in str(ADVICE["others"][0])
 
 
-def test_a_store_mode_that_the_dataset_has_is_no_advice() -> None:
-    assert "store=raw" in str(starving(setup=Setup(2, 4, "verbatim")))
-    assert "store=raw" not in str(starving(setup=Setup(2, 4, "raw")))
-
-
 AMOUNTS = st.floats(0, 1e6)
 SETUPS = st.builds(
     Setup,

@@ -123,26 +123,6 @@ def test_every_pixel_is_torchvisions(
     assert done > 0.9 * len(whole) * len(transforms)
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        (Resize((40, 50)), lambda t: t.Resize((40, 50))),
-        ([Resize(70), CenterCrop(64)], lambda t: t.Compose([t.Resize(70), t.CenterCrop(64)])),
-        (CenterCrop((150, 30)), lambda t: t.CenterCrop((150, 30))),
-        (RandomHorizontalFlip(1), lambda t: t.RandomHorizontalFlip(1)),
-        ([], lambda t: lambda image: image),
-    ],
-    ids=param_id,
-)
-def test_where_nothing_is_random_torchvisions_own_transforms_give_the_same(
-    torchvision: Any, crop_ready: Path, ours: Any, theirs: Any
-) -> None:
-    opened, transform = open_dataset(crop_ready, ours), theirs(torchvision.transforms)
-    for row, data in enumerate(SOURCES.values()):
-        image = transform(decoded(data, "RGB"))
-        assert torch.equal(opened[row][0], torchvision.transforms.functional.pil_to_tensor(image))
-
-
 def test_grey_of_colour_is_that_of_the_whole_image(torchvision: Any, tmp_path: Path) -> None:
     """pillow-simd rounds otherwise where a row's length is no multiple of four; of this colour, one sees it."""
     image = Image.new("RGB", (67, 40), (208, 73, 4))

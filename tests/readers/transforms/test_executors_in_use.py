@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from packtrain import PackedDataset, concat, open_dataset
 from packtrain._core.options import StoreOptions
-from packtrain.errors import CorruptRecord, UsageError
+from packtrain.errors import CorruptRecord
 from packtrain.transforms import (
     CenterCrop,
     Compose,
@@ -60,19 +60,6 @@ def test_crops_and_flips_that_change_nothing_may_follow_an_effect(folder: Path, 
 
 
 class TestRandomness:
-    def test_it_comes_from_torchs_default_generator(self, folder: Path) -> None:
-        opened = open_dataset(folder, TRAINING)
-        with torch.random.fork_rng():
-            torch.manual_seed(1)
-            first = [opened[0][0] for _ in range(8)]
-            torch.manual_seed(1)
-            again = [opened[0][0] for _ in range(8)]
-            torch.manual_seed(2)
-            other = [opened[0][0] for _ in range(8)]
-        assert all(map(torch.equal, first, again))
-        assert not any(map(torch.equal, first, other))
-        assert len({each.numpy().tobytes() for each in first}) == 8
-
     @pytest.mark.parametrize(
         ("transform", "draws"),
         [
@@ -116,14 +103,6 @@ class TestLoader:
             assert all(map(torch.equal, batches(1, method), first)), method
         assert not any(map(torch.equal, batches(2, "fork"), first))
 
-    @pytest.mark.parametrize("workers", [0, 2])
-    def test_batches_hold_what_the_rows_hold(self, folder: Path, images: Path, workers: int) -> None:
-        opened = open_dataset(folder, [Resize(30), CenterCrop((28, 26))])
-        ((batch, labels),) = DataLoader(opened, len(opened), num_workers=workers)
-        assert (batch.shape, batch.dtype) == ((12, 3, 28, 26), torch.uint8)
-        assert torch.equal(batch, torch.stack([opened[row][0] for row in range(12)]))
-        assert labels.tolist() == [source.label for source in listed(images)]
-
     def test_a_dataset_pickles_with_its_transform(self, folder: Path) -> None:
         for transform in (TRAINING, Compose(TRAINING), TRAINING[0], [CenterCrop(20), to_tensor], to_tensor):
             opened: Any = open_dataset(folder, transform, scaled=True)  # type: ignore[arg-type]
@@ -156,13 +135,6 @@ class TestChanges:
 
 
 class TestErrors:
-    @pytest.mark.parametrize("store", [StoreOptions(), StoreOptions("verbatim"), StoreOptions("raw")], ids=param_id)
-    def test_a_crop_larger_than_an_image_is_a_wrong_call(self, images: Path, tmp_path: Path, store: Any) -> None:
-        opened = open_dataset(packed(images, tmp_path / "out", "tar", store=store), RandomCrop((50, 41)))
-        assert opened[1][0].shape == (3, 50, 41)
-        with pytest.raises(UsageError, match=r"41 x 50 pixels .* from an image of 40 x 60: set pad_if_needed=True"):
-            opened[0]
-
     @pytest.mark.parametrize("fill", [(1, 2), (1, 2, 3, 4)])
     @pytest.mark.parametrize("name", ["auto", "pillow"])
     def test_a_fill_of_other_channels_is_a_wrong_call(self, folder: Path, fill: tuple[int, ...], name: str) -> None:
@@ -200,17 +172,6 @@ class TestErrors:
             monkeypatch.setattr(opened.store.field("image"), "_read", {3: record}.get)
             with pytest.raises(CorruptRecord, match="row 3 "):
                 opened[3]
-
-    def test_an_unknown_decoder_and_what_is_no_transform(self, folder: Path) -> None:
-        with pytest.raises(UsageError, match=r"decoder='pilow': .* did you mean 'pillow'\?"):
-            open_dataset(folder, decoder="pilow")
-        for wrong in (5, [CenterCrop(5), "flip"]):
-            with pytest.raises(UsageError, match="is not a transform"):
-                open_dataset(folder, wrong)  # type: ignore[arg-type]
-        opened = open_dataset(folder, CenterCrop(4))
-        with pytest.raises(UsageError, match="is not a transform"):
-            opened.transform = 7  # type: ignore[assignment]
-        assert opened[0][0].shape == (3, 4, 4), "what was set before stays"
 
 
 def difference(exact: torch.Tensor, scaled: torch.Tensor) -> float:
