@@ -240,8 +240,10 @@ def test_damaged_records_are_left_out_on_request(
         with pytest.warns(RuntimeWarning, match="left out") as warned:
             list(map(look, loader))
         assert found == {consumed: len(rows) for consumed, rows in wanted.items()}
-        assert loader.skipped == len(warned) == 4
-        for row, warning in zip((3, 4, 5, 7), warned, strict=True):
+        # Python 3.12 and later say of a fork that there are threads.
+        left_out = [warning for warning in warned if warning.category is RuntimeWarning]
+        assert loader.skipped == len(left_out) == 4
+        for row, warning in zip((3, 4, 5, 7), left_out, strict=True):
             assert re.search(record(dataset, row), str(warning.message))
             assert warning.filename == __file__
 
