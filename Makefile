@@ -72,7 +72,8 @@ test-all: setup ## run the tests completely, as continuous integration does
 
 .PHONY: docs
 docs: setup ## make the site in build/site
-	$(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going --conf-dir docs . build/site
+	@rm -rf build/site
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --conf-dir docs . build/site
 
 .PHONY: check
 check: docs ## ruff, mypy strict, the layer test and the site
