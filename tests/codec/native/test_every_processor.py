@@ -68,7 +68,7 @@ def of_pixels(extension: Extension, pixels: Pixels, random: np.random.Generator)
         places[name] = value
     for side, value in (("width", width), ("height", height)):
         places[f"crop_{side}"] = places[f"new_{side}"] = value
-    assert extension.copy_records([shard], places, True, 2, 1, out[None], np.zeros(1, np.int64))
+    assert extension.copy_records([shard], places, True, 2, 1, out[None], bytearray(8))
     yield "copy_records", out.tobytes()
     table = random.integers(0, 1 << 32, (channels, 256), np.uint32)
     looked_up = np.zeros(pixels.shape, np.uint32)
@@ -109,7 +109,7 @@ def of_pixels(extension: Extension, pixels: Pixels, random: np.random.Generator)
 
 def of_colours(extension: Extension, pixels: Pixels, random: np.random.Generator) -> Iterator[tuple[str, bytes]]:
     height, width, _ = pixels.shape
-    wide = extension.rgb_to_rgbx(pixels, width, 0, 0, width, height)
+    wide = extension.rgb_to_rgbx(pixels.tobytes(), width, 0, 0, width, height)
     yield "rgb_to_rgbx", wide
     out = np.zeros_like(pixels)
     extension.rgbx_to_rgb(wide, width, height, True, out)
@@ -124,7 +124,7 @@ def of_colours(extension: Extension, pixels: Pixels, random: np.random.Generator
     filtered = random.integers(0, 256, (height, width + 1), np.uint8)
     filtered[:, 0] %= 5
     grey = np.zeros((height, width), np.uint8)
-    extension.unfilter(filtered, width, grey)
+    extension.unfilter(filtered.tobytes(), width, grey)
     yield "unfilter", grey.tobytes()
 
 

@@ -6,6 +6,7 @@ import inspect
 import os
 import platform
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -49,7 +50,7 @@ def test_it_uses_what_the_processor_has() -> None:
     bmi2 = {"bmi1", "bmi2", "popcnt", "sse4_1"}
     avx512 = {"avx512f", "avx512bw", "avx512vl", "avx512vbmi", "avx512_vbmi2", "avx512_bitalg"}
     image, small = np.zeros((4, 4, 3), np.uint8), np.zeros((2, 2, 3), np.uint8)
-    uses = {
+    uses: dict[str, tuple[set[str], Callable[[], object]]] = {
         "avx2": (
             {"avx2"},
             lambda: extension.resize_pixels(image, (4, 4, 0, 0), (2, 2, 0, 0), 2, 1, False, False, small),
