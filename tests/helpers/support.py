@@ -147,6 +147,7 @@ def spoil(path: Path, how: str) -> None:
     match how:
         case "folder":
             path.mkdir()
+            (path / "inner").touch()
         case "pipe":
             os.mkfifo(path)
         case "device":

@@ -20,12 +20,6 @@ BUFFER = 16 << 10
 # Sizes at and next to the boundaries of buffers and pieces.
 SIZES = (0, 1, 4095, 4096, BUFFER - 1, BUFFER + 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE, 10 * PIECE + 5)
 
-SMALL = f"""
-from packtrain._storage.staging import pieces
-pieces.PIECE, pieces.BUFFER = {PIECE}, {BUFFER}
-"""
-"""Code that makes a Python process copy in small pieces."""
-
 
 def made(folder: Path, contents: Mapping[str, bytes]) -> list[SourceFile]:
     """Writes files, and returns what a manifest would say about them."""

@@ -162,14 +162,29 @@ def test_a_machine_without_credentials_is_told_so(where: str, answer: str, monke
     assert "there are no credentials in the environment" in str(found)
 
 
-def test_what_the_store_itself_does_not_have_is_not_taken_for_missing_credentials() -> None:
-    error = OSError(f"Error performing GET https://s3.amazonaws.com/bucket/sts.1 - {_STATUS.format(404)}")
-    assert type(refusal(Url("s3", "bucket", "sts.1"), "read", error)) is NotThere
-
-
-def test_an_object_that_is_too_short_is_called_so() -> None:
-    found = refusal(Url("s3", "bucket", "object"), "read", OSError(_STATUS.format(416)))
-    assert type(found) is RemoteError and "is shorter than it was" in str(found)
+@pytest.mark.parametrize(
+    ("address", "error", "kind", "words"),
+    [
+        # Not there, though its name is that of a server of credentials.
+        (
+            "s3://bucket/sts.1",
+            OSError(f"GET https://s3.amazonaws.com/sts.1 - {_STATUS.format(404)}"),
+            NotThere,
+            "there",
+        ),
+        ("s3://bucket/object", OSError(_STATUS.format(416)), RemoteError, "is shorter than it was"),
+        ("s3://bucket/object", ValueError("Generic S3 error: Missing SecretAccessKey"), Denied, "are not complete"),
+        (
+            "az://bucket/object",
+            ValueError("Account must be specified"),
+            RemoteError,
+            "set AZURE_STORAGE_ACCOUNT_NAME",
+        ),
+    ],
+)
+def test_what_is_wrong_is_called_so(address: str, error: Exception, kind: type[RemoteError], words: str) -> None:
+    found = refusal(Url.parse(address), "read", error)
+    assert type(found) is kind and words in str(found)
 
 
 def test_a_wrong_region_is_called_so() -> None:
@@ -182,11 +197,6 @@ def test_a_wrong_region_is_called_so() -> None:
         assert type(found) is RemoteError
         assert "the bucket lies in another region" in str(found) and "AWS_REGION" in str(found)
         assert ("PermanentRedirect" in str(found)) == ("Code" in text)
-
-
-def test_credentials_of_which_a_part_is_missing_are_called_so() -> None:
-    found = refusal(Url("s3", "bucket", "object"), "read", ValueError("Generic S3 error: Missing SecretAccessKey"))
-    assert type(found) is Denied and "are not complete" in str(found)
 
 
 def test_expired_credentials_are_asked_for_again(hasty: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,8 +261,3 @@ def test_without_credentials_the_message_says_where_they_were_looked_for(
     assert re.search(
         f"^{url}: there are no credentials in the environment, .* They are looked for in .*{chain}", str(found)
     )
-
-
-def test_a_missing_account_is_asked_for() -> None:
-    found = refusal(Url.parse("az://bucket/object"), "read", ValueError("Account must be specified"))
-    assert "set AZURE_STORAGE_ACCOUNT_NAME" in str(found)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers.staging.laws import SHARDS, digests, packed_pictures
+from helpers.staging.unused import room_for
 from helpers.support import flip
 
 from packtrain import StageOptions, stage
@@ -51,9 +52,7 @@ def test_the_copy_holds_the_shards_themselves(dataset: Path, place: Path, tmp_pa
 
 
 def test_what_does_not_fit_is_a_link_to_the_shard_itself(dataset: Path, place: Path, tmp_path: Path) -> None:
-    stage(dataset, place).lease.close()
-    (entry,) = evict(place)
-    budget = entry.bytes + 40_960 - max(path.stat().st_blocks * 512 for path in (tmp_path / "foreign").glob("*.tar"))
+    budget = room_for(dataset, place, 1)
     staged = stage(dataset, StageOptions(to=place, budget=budget, partial=True))
     # A copy of that copy links to the shards, too, not to something that may be evicted.
     (tmp_path / "faster").mkdir()

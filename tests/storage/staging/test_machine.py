@@ -21,12 +21,12 @@ import pytest
 from helpers.faults.harness import Action, FaultServer
 from helpers.staging.children import Child, Children, Refused
 from helpers.staging.laws import STAGE, root_of
+from helpers.staging.unused import SLACK, room_for
 from helpers.support import tree
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from packtrain import StageOptions, stage
 from packtrain.errors import Leased, StagingError
 from packtrain.staging import entries, evict, pin
 
@@ -305,10 +305,7 @@ class Machine(RuleBasedStateMachine):
 def test_the_root_is_what_a_dict_says(
     children: Children, faulty: FaultServer, datasets: tuple[Path, ...], place: Path, examples: int, steps: int
 ) -> None:
-    sizes = []
-    for dataset in datasets[:3]:
-        stage(dataset, StageOptions(to=place)).lease.close()
-        sizes += [entry.bytes for entry in evict(place)]
+    sizes = [room_for(dataset, place) - SLACK for dataset in datasets[:3]]
     budget = 2 * max(sizes) + 48 * 1024
     assert budget < 3 * min(sizes)
     machine: Any = partial(Machine, children, faulty, datasets[:3], budget)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from helpers.staging.children import Child
 from helpers.staging.laws import SHARDS, assert_same, assert_tidy, big_dataset, packed_pictures, root_of
+from helpers.staging.unused import room_for
 
 from packtrain import StageOptions, stage, verify
 from packtrain._readers.dataset.store import RecordStore
@@ -21,17 +22,10 @@ def shard_size(dataset: Path) -> int:
     return max(path.stat().st_blocks * 512 for path in dataset.glob("*.tar"))
 
 
-def budget_for(dataset: Path, place: Path, left_out: int = 0) -> int:
-    """A budget that just holds a dataset, or the dataset without some of its shards."""
-    stage(dataset, StageOptions(to=place)).lease.close()
-    (entry,) = evict(place)
-    return entry.bytes + 40_960 - left_out * shard_size(dataset)
-
-
 @pytest.fixture
 def whole(dataset: Path, place: Path) -> int:
     """A budget that holds the whole dataset."""
-    return budget_for(dataset, place)
+    return room_for(dataset, place)
 
 
 def in_part(dataset: Path, place: Path, budget: int) -> Staged:
@@ -132,7 +126,7 @@ class TestSource:
         return packed_pictures(tmp_path / "source", 80)
 
     def test_moved_it_is_linked_anew(self, source: Path, place: Path, tmp_path: Path) -> None:
-        staged = in_part(source, place, budget := budget_for(source, place, 2))
+        staged = in_part(source, place, budget := room_for(source, place, 2))
         source.rename(moved := tmp_path / "moved")
         with pytest.raises(CorruptFile, match="cannot be opened"):
             assert_readable(staged.path, moved)
@@ -147,27 +141,27 @@ class TestSource:
         self, source: Path, datasets: tuple[Path, ...], place: Path, tmp_path: Path
     ) -> None:
         """The other dataset has shards of the same names."""
-        staged = in_part(source, place, budget := budget_for(source, place, 2))
+        staged = in_part(source, place, budget := room_for(source, place, 2))
         source.rename(moved := tmp_path / "moved")
         shutil.copytree(datasets[1], source)
         in_part(moved, place, budget)
         assert_readable(staged.path, moved)
 
     def test_moved_it_is_completed_from_there(self, source: Path, place: Path, tmp_path: Path) -> None:
-        staged = in_part(source, place, budget_for(source, place, 2))
+        staged = in_part(source, place, room_for(source, place, 2))
         source.rename(moved := tmp_path / "moved")
         stage(moved, StageOptions(to=place))
         assert_same(staged.path, moved)
         repair(staged.path.parents[1], staged.id)
 
     def test_staged_by_its_own_path_it_is_completed_from_its_source(self, source: Path, place: Path) -> None:
-        staged = in_part(source, place, budget_for(source, place, 2))
+        staged = in_part(source, place, room_for(source, place, 2))
         again = stage(staged.path, StageOptions(to=place))
         assert again.path == staged.path
         assert_same(staged.path, source)
 
     def test_gone_the_rest_cannot_be_staged(self, source: Path, place: Path) -> None:
-        staged = in_part(source, place, budget_for(source, place, 2))
+        staged = in_part(source, place, room_for(source, place, 2))
         shutil.rmtree(source)
         with pytest.raises(NotADataset, match="source"):
             stage(staged.path, StageOptions(to=place))
@@ -175,7 +169,7 @@ class TestSource:
 
     def test_an_interrupted_copy_links_nothing_that_a_later_one_writes_through(self, source: Path, place: Path) -> None:
         """A partial copy that was killed before it was published has links, which must not be written through."""
-        staged = in_part(source, place, budget_for(source, place, 2))
+        staged = in_part(source, place, room_for(source, place, 2))
         key = staged.path.name.rpartition("-")[2]
         before = {path: (path.stat().st_mode, path.read_bytes()) for path in source.rglob("*.tar")}
         copy = root_of(place) / ".tmp" / key

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from helpers.staging.children import Child, Refused
 from helpers.staging.laws import assert_same, assert_tidy, big_dataset, digests, root_of, taken, until_pieces_are_noted
+from helpers.staging.unused import SLACK, room_for
 from helpers.support import tree
 from helpers.waiting import wait_until
 
@@ -49,8 +50,7 @@ def test_those_that_wait_go_on_where_a_killed_one_was(tmp_path: Path, place: Pat
     assert len(copied) <= 1, "by one of them, unless the killed one had published it already"
     assert all(count < total for count in copied)
     (path,) = {reply["path"] for reply in replies}
-    found = tree(Path(path))
-    assert found.pop("staged.json") and found == tree(source)
+    assert_same(Path(path), source)
     assert_tidy(place, Path(path))
 
 
@@ -72,12 +72,8 @@ def test_who_waits_is_told_for_whom(tmp_path: Path, place: Path, start: Callable
 def test_four_compete_for_room_for_two(
     datasets: tuple[Path, ...], place: Path, start: Callable[[], Child], rounds: int
 ) -> None:
-    sizes = []
-    for dataset in datasets:
-        stage(dataset, StageOptions(to=place))
-        (entry,) = evict(place)
-        sizes.append(entry.bytes)
-    budget = 2 * max(sizes) + 40_960
+    sizes = [room_for(dataset, place) - SLACK for dataset in datasets]
+    budget = 2 * max(sizes) + SLACK
     assert budget < 3 * min(sizes), "or it would hold three"
     children = [start() for _ in range(4)]
     expected = {str(dataset): digests(dataset) for dataset in datasets}
@@ -156,8 +152,7 @@ class TestFullMedium:
         assert [entry.state for entry in entries(place)] == ["interrupted"]
         (place / "other").unlink()
         staged = stage(source, StageOptions(to=place, reserve=0))
-        found = tree(staged.path)
-        assert found.pop("staged.json") and found == tree(source)
+        assert_same(staged.path, source)
         assert_tidy(place, staged.path)
 
     @pytest.mark.complete
@@ -180,8 +175,7 @@ class TestFullMedium:
             reply = child.do("stage", dataset=source, to=place, reserve=0, name="staged")
             assert reply["copied"] == 0, "all of it was copied before"
         path = Path(reply["path"])
-        found = tree(path)
-        assert found.pop("staged.json") and found == tree(source)
+        assert_same(path, source)
         assert_tidy(place, path)
 
 

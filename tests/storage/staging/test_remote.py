@@ -12,15 +12,18 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.staging.laws import assert_same, assert_tidy, big_dataset, root_of
 from helpers.staging.remote import BUCKET, FolderObjects, installed
+from helpers.staging.unused import SLACK, budget_of, staged, writable_shard
 from helpers.support import flip
 from helpers.waiting import wait_until
 
 from packtrain import StageOptions, index_shards, stage, verify
 from packtrain._core.manifest import Manifest
+from packtrain._storage.staging.source import SourceDataset
 from packtrain.errors import (
     CorruptFile,
     NoRoom,
@@ -52,17 +55,8 @@ def uploaded(objects: FolderObjects, dataset: Path, url: str) -> str:
     return url
 
 
-def staged(url: str, place: Path, **options: object) -> Path:
-    """An entry that nobody uses."""
-    result = stage(url, StageOptions(to=place, **options))  # type: ignore[arg-type]
-    result.lease.close()
-    return result.path
-
-
 def shard_of(objects: FolderObjects, url: str) -> Path:
-    path = sorted(objects.path(url).glob("*.tar"))[2]
-    path.chmod(0o644)
-    return path
+    return writable_shard(objects.path(url))
 
 
 class TestCopying:
@@ -120,7 +114,7 @@ class TestCopying:
         other = tmp_path / "other"
         other.mkdir()
         first = staged(url, place)
-        assert_same(staged(str(first), other), datasets[3])
+        assert_same(staged(first, other), datasets[3])
         assert [str(entry.source) for entry in entries(other)] == [url]
         assert len(evict(place)) == len(evict(other)) == 1
 
@@ -192,7 +186,7 @@ class TestRefused:
         (entry,) = evict(place, [whole.name])
         with pytest.raises(NoRoom, match=r"open_dataset\(url, stage=, budget=\)"):
             stage(url, StageOptions(to=place, budget=entry.bytes - 4096, partial=partial))
-        assert_same(staged(url, place, budget=entry.bytes + 40_960, partial=True), objects.path(url))
+        assert_same(staged(url, place, budget=entry.bytes + SLACK, partial=True), objects.path(url))
 
     def test_a_part_of_a_copy_that_came_from_a_store(self, url: str, place: Path, tmp_path: Path) -> None:
         other = tmp_path / "other"
@@ -203,21 +197,8 @@ class TestRefused:
 
 
 class TestFaults:
-    def test_a_wrong_piece_is_fetched_again(
-        self, url: str, objects: FolderObjects, datasets: tuple[Path, ...], place: Path
-    ) -> None:
-        lies = [1]
-
-        def lie(key: str, offset: int, view: memoryview) -> None:
-            if key.endswith(".tar") and lies:
-                view[len(view) // 2] ^= lies.pop()
-
-        objects.spoil = lie
-        assert_same(staged(url, place), datasets[3])
-        assert not lies
-
-    @pytest.mark.parametrize("name", ["manifest.json", "plan.json"])
-    def test_a_document_that_arrives_damaged_is_fetched_again(
+    @pytest.mark.parametrize("name", [".tar", "manifest.json", "plan.json"])
+    def test_what_arrives_damaged_is_fetched_again(
         self, url: str, objects: FolderObjects, datasets: tuple[Path, ...], place: Path, name: str
     ) -> None:
         lies = [1]
@@ -342,17 +323,13 @@ def test_nobody_continues_while_something_still_writes_for_a_killed_process(
     assert_same(entry.path, datasets[3])
 
 
-def budget_for_one(place: Path) -> int:
-    return max(entry.bytes for entry in entries(place)) + 40_960
-
-
 class TestEviction:
     def test_a_copy_goes_that_can_be_made_again(
         self, url: str, objects: FolderObjects, datasets: tuple[Path, ...], place: Path
     ) -> None:
         path = staged(url, place)
         objects.requests.clear()
-        staged(str(datasets[0]), place, budget=budget_for_one(place))
+        staged(datasets[0], place, budget=budget_of(place, 1))
         assert not path.exists()
         assert objects.asked("read_into") == [], "it was enough to ask"
 
@@ -364,7 +341,7 @@ class TestEviction:
     ) -> None:
         path = staged(url, place)
         match how:
-            case "no manifest":
+            case "the manifest is gone":
                 (objects.path(url) / "manifest.json").unlink()
             case "a shard is gone":
                 shard_of(objects, url).unlink()
@@ -374,7 +351,7 @@ class TestEviction:
                 shutil.rmtree(objects.path(url))
                 shutil.copytree(datasets[2], objects.path(url))
         with pytest.raises(NoRoom, match="may be the only copy"):
-            stage(datasets[0], StageOptions(to=place, budget=budget_for_one(place)))
+            stage(datasets[0], StageOptions(to=place, budget=budget_of(place, 1)))
         assert evict(place) == []
         with pytest.raises(StagingError, match="may be the only copy"):
             evict(place, [path.name])
@@ -387,7 +364,7 @@ class TestEviction:
         shard = shard_of(objects, url)
         shard.write_bytes(shard.read_bytes())
         with pytest.raises(NoRoom, match=f"{url}/{shard.name} was changed since it was copied"):
-            stage(datasets[0], StageOptions(to=place, budget=budget_for_one(place)))
+            stage(datasets[0], StageOptions(to=place, budget=budget_of(place, 1)))
         flip(shard, 7)
         assert evict(place) == []
         flip(shard, 7)
@@ -405,30 +382,44 @@ class TestEviction:
 
         objects.fault = fail
         with pytest.raises(NoRoom, match="cannot be looked at"):
-            stage(datasets[0], StageOptions(to=place, budget=2 * budget_for_one(place)))
+            stage(datasets[0], StageOptions(to=place, budget=budget_of(place, 2)))
         assert len(objects.requests) == 1
         assert {entry.path for entry in entries(place)} == kept
 
-    def test_a_store_that_does_not_answer_stops_nobody_else(
-        self, url: str, objects: FolderObjects, datasets: tuple[Path, ...], place: Path
+    @pytest.mark.parametrize("where", ["store", "network file system"])
+    def test_a_source_that_does_not_answer_stops_nobody_else(
+        self,
+        url: str,
+        objects: FolderObjects,
+        datasets: tuple[Path, ...],
+        place: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        where: str,
     ) -> None:
-        staged(url, place)
+        staged(url if where == "store" else datasets[3], place)
+        load = SourceDataset.load
         asked, answer = threading.Event(), threading.Event()
 
-        def hang(member: str, key: str) -> None:
+        def hang(*_: object) -> None:
             asked.set()
             assert answer.wait(60)
 
+        def load_late(location: Any, *objects: Any) -> SourceDataset:
+            if location == datasets[3]:
+                hang()
+            return load(location, *objects)
+
         objects.fault = hang
-        budget = budget_for_one(place)
+        monkeypatch.setattr(SourceDataset, "load", load_late)
+        budget = budget_of(place, 1)
         waiting = threading.Thread(target=stage, args=(datasets[0], StageOptions(to=place, budget=budget)))
         waiting.start()
         assert asked.wait(60)
         try:
-            other = stage(datasets[1], StageOptions(to=place))
-            assert_same(other.path, datasets[1])
-            other.lease.close()
-            assert evict(place, [other.id])
+            assert len(entries(place)) == 1
+            other = staged(datasets[1], place)
+            assert_same(other, datasets[1])
+            assert evict(place, [other.name])
         finally:
             answer.set()
             waiting.join()
@@ -439,8 +430,8 @@ class TestEviction:
     ) -> None:
         path = staged(url, place)
         objects.fault = lambda member, key: pytest.fail("it asks")
-        assert staged(str(datasets[3]), place) == path
-        assert staged(str(path), place) == path
+        assert staged(datasets[3], place) == path
+        assert staged(path, place) == path
 
 
 class TestRepair:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from helpers.staging.children import Child, Refused
 from helpers.staging.laws import assert_same, assert_tidy, packed_pictures
-from helpers.support import flip
+from helpers.support import spoil
 
 from packtrain import StageOptions, stage, verify
 from packtrain._readers.dataset.store import RecordStore
@@ -22,31 +22,19 @@ def staged(dataset: Path, place: Path) -> Staged:
     return stage(dataset, StageOptions(to=place))
 
 
-def damage(path: Path, how: str = "flipped") -> None:
-    path.chmod(0o644)
-    if how == "flipped":
-        flip(path, path.stat().st_size // 2)
-    elif how == "shorter":
-        path.write_bytes(path.read_bytes()[:-1])
-    elif how == "longer":
-        path.write_bytes(path.read_bytes() + b"\0")
-    else:
-        path.unlink()
-
-
 def inodes(path: Path) -> dict[str, int]:
     return {str(file.relative_to(path)): file.stat().st_ino for file in path.rglob("*") if file.is_file()}
 
 
-@pytest.mark.parametrize("how", ["flipped", "shorter", "longer", "missing"])
+@pytest.mark.parametrize("how", ["flipped", "short", "long", "missing"])
 @pytest.mark.parametrize("name", ["train-000001.tar", "index/label.npy", "plan.json", "rejects.jsonl", "manifest.json"])
 def test_it_is_found_and_mended(staged: Staged, dataset: Path, place: Path, name: str, how: str) -> None:
-    if name == "rejects.jsonl" and how in ("flipped", "shorter"):
+    if name == "rejects.jsonl" and how in ("flipped", "short"):
         pytest.skip("it is empty")
     if name.endswith(".tar"):
         name = sorted(path.name for path in dataset.glob("*.tar"))[1]
     before = inodes(staged.path)
-    damage(staged.path / name, how)
+    spoil(staged.path / name, how)
     if name != "manifest.json":
         found = {problem.file for problem in verify(staged.path, num_workers=1).problems}
         assert name in found
@@ -71,7 +59,7 @@ def test_nothing_is_wrong(staged: Staged, dataset: Path, place: Path) -> None:
 def test_several_at_once(staged: Staged, dataset: Path) -> None:
     shards = sorted(staged.path.glob("*.tar"))
     for path in (shards[0], shards[3], staged.path / "index" / "crc32c.npy"):
-        damage(path)
+        spoil(path, "flipped")
     report = repair(staged.path.parents[1], staged.id)
     assert set(report.files) == {shards[0].name, shards[3].name, "index/crc32c.npy"}
     assert report.bytes == sum((dataset / name).stat().st_size for name in report.files)
@@ -86,7 +74,7 @@ def test_readers_go_on(staged: Staged, start: Callable[[], Child]) -> None:
     here = RecordStore(staged.path)
     view = here.record(0)
     first = bytes(view)
-    damage(sorted(staged.path.glob("*.tar"))[0])
+    spoil(sorted(staged.path.glob("*.tar"))[0], "flipped")
     with pytest.raises(Refused, match="CorruptRecord"):
         reader.do("records", name="store")
     damaged = bytes(view)
@@ -117,7 +105,7 @@ def test_whatever_is_removed_staging_again_or_repair_copies_it(staged: Staged, d
 
 
 def test_staging_again_replaces_what_has_not_its_size(staged: Staged, dataset: Path, place: Path) -> None:
-    damage(sorted(staged.path.glob("*.tar"))[2], "shorter")
+    spoil(sorted(staged.path.glob("*.tar"))[2], "short")
     again = stage(dataset, StageOptions(to=place))
     assert again.path == staged.path
     assert 0 < again.copied < again.bytes
@@ -131,9 +119,9 @@ def test_a_link_of_a_partial_entry_is_the_sources_affair(place: Path, tmp_path: 
     (entry,) = evict(place)
     staged = stage(source, StageOptions(to=place, budget=entry.bytes, partial=True))
     assert staged.local_shards < staged.shards
-    damage(sorted(source.glob("*.tar"))[-1])
+    spoil(sorted(source.glob("*.tar"))[-1], "flipped")
     assert repair(staged.path.parents[1], staged.id).files == ()
-    damage(sorted(staged.path.glob("*.tar"))[0])
+    spoil(sorted(staged.path.glob("*.tar"))[0], "flipped")
     assert len(repair(staged.path.parents[1], staged.id).files) == 1
 
 
@@ -153,9 +141,9 @@ class TestRefused:
         source = shutil.copytree(datasets[0], tmp_path / "source")
         staged = stage(source, StageOptions(to=place))
         shard = sorted(staged.path.glob("*.tar"))[1]
-        damage(shard)
+        spoil(shard, "flipped")
         if how == "damaged":
-            damage(source / shard.name)
+            spoil(source / shard.name, "flipped")
         else:
             shutil.rmtree(source)
             if how == "other":
@@ -169,7 +157,7 @@ class TestRefused:
 
 def test_a_damaged_record_of_a_copy_says_how_to_mend_it(staged: Staged, dataset: Path) -> None:
     for shard in sorted(staged.path.glob("*.tar")):
-        damage(shard, "shorter")
+        spoil(shard, "short")
     with RecordStore(staged.path) as store, pytest.raises(DatasetError, match=f"staged repair {staged.path}"):
         store.record(0)
     repair(staged.path.parents[1], staged.id)

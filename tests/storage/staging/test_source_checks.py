@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from helpers.staging.children import Child
-from helpers.staging.laws import assert_same, big_dataset, until_pieces_are_noted
-from helpers.support import flip, tree
+from helpers.staging.laws import big_dataset, until_pieces_are_noted
+from helpers.staging.unused import budget_of, room_for, staged, writable_shard
+from helpers.support import spoil, tree
 
 from packtrain import StageOptions, stage
 from packtrain._storage.staging import eviction
@@ -26,52 +26,12 @@ def source(datasets: tuple[Path, ...], tmp_path: Path) -> Path:
     return shutil.copytree(datasets[3], tmp_path / "source")
 
 
-def staged(source: Path, place: Path) -> Path:
-    """An entry that nobody uses."""
-    result = stage(source, StageOptions(to=place))
-    result.lease.close()
-    return result.path
-
-
-def shard_of(source: Path) -> Path:
-    path = sorted(source.glob("*.tar"))[2]
-    path.chmod(0o644)
-    return path
-
-
-def budget_for_one(place: Path) -> int:
-    return max(entry.bytes for entry in entries(place)) + 40_960
-
-
 def crowd_out(dataset: Path, place: Path) -> None:
     """Stages a dataset where there is only room for one."""
-    stage(dataset, StageOptions(to=place, budget=budget_for_one(place))).lease.close()
+    staged(dataset, place, budget=budget_of(place, 1))
 
 
-def damage(file: Path, how: str) -> None:
-    before = file.stat()
-    match how:
-        case "truncated":
-            os.truncate(file, before.st_size - 1)
-        case "empty":
-            os.truncate(file, 0)
-        case "flipped":
-            flip(file, -1)
-        case "flipped, with its old times":
-            flip(file, -1)
-            os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-        case _:
-            file.unlink()
-    match how:
-        case "a folder":
-            file.mkdir()
-        case "a pipe":
-            os.mkfifo(file)
-        case "a broken link":
-            file.symlink_to("nowhere")
-
-
-HOW = ("deleted", "truncated", "empty", "flipped", "flipped, with its old times", "a folder", "a pipe", "a broken link")
+HOW = ("missing", "short", "empty", "flipped", "flipped, with its old times", "folder", "pipe", "broken link")
 
 
 class TestKept:
@@ -81,8 +41,8 @@ class TestKept:
         self, datasets: tuple[Path, ...], source: Path, place: Path, how: str, name: str
     ) -> None:
         only, before = staged(source, place), tree(source)
-        file = shard_of(source) if name == "a shard" else source / name
-        damage(file, how)
+        file = writable_shard(source) if name == "a shard" else source / name
+        spoil(file, how)
         with pytest.raises(NoRoom, match=rf"{only.name} \(may be the only copy: .*{file.name}"):
             crowd_out(datasets[0], place)
         assert evict(place) == evict(place, force=True) == []
@@ -105,7 +65,7 @@ class TestKept:
             shutil.rmtree(tmp_path / "gone")
             source.symlink_to(only)
         else:
-            shard = shard_of(source)
+            shard = writable_shard(source)
             shard.unlink()
             copy = only / shard.name
             shard.symlink_to(copy) if how == "link" else shard.hardlink_to(copy)
@@ -167,7 +127,7 @@ class TestGoes:
         only = staged(source, place)
         match how:
             case "touched":
-                os.utime(shard_of(source), (1, 1))
+                os.utime(writable_shard(source), (1, 1))
             case "another copy":
                 source.rename(moved := source.with_name("moved"))
                 shutil.copytree(moved, source)
@@ -195,42 +155,9 @@ class TestGoes:
     def test_a_part_that_the_source_has_lost_does_not_count_if_the_copy_never_had_it(
         self, source: Path, place: Path
     ) -> None:
-        whole = staged(source, place)
-        (entry,) = evict(place, [whole.name])
-        size = max(path.stat().st_blocks * 512 for path in source.glob("*.tar"))
-        part = stage(source, StageOptions(to=place, budget=entry.bytes + 40_960 - 2 * size, partial=True))
+        budget = room_for(source, place, 2)
+        part = stage(source, StageOptions(to=place, budget=budget, partial=True))
         part.lease.close()
         assert part.local_shards < part.shards
         sorted(source.glob("*.tar"))[-1].unlink()
         assert [entry.path for entry in evict(place)] == [part.path]
-
-
-def test_a_source_that_does_not_answer_stops_nobody_else(
-    datasets: tuple[Path, ...], source: Path, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a network file system whose server is down."""
-    staged(source, place)
-    load = SourceDataset.load
-    asked, answer = threading.Event(), threading.Event()
-
-    def hang(folder: Path) -> object:
-        if Path(folder) == source:
-            asked.set()
-            assert answer.wait(60)
-        return load(folder)
-
-    monkeypatch.setattr(SourceDataset, "load", hang)
-    budget = budget_for_one(place)
-    waiting = threading.Thread(target=stage, args=(datasets[0], StageOptions(to=place, budget=budget)))
-    waiting.start()
-    assert asked.wait(60)
-    try:
-        assert len(entries(place)) == 1
-        other = stage(datasets[1], StageOptions(to=place))
-        assert_same(other.path, datasets[1])
-        other.lease.close()
-        assert evict(place, [other.id])
-    finally:
-        answer.set()
-        waiting.join()
-    assert [entry.source for entry in entries(place)] == [datasets[0]]

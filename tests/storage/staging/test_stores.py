@@ -8,13 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from helpers.objects.datasets import behind
 from helpers.objects.faults import SLOW_DOWN, Chances, Corrupt, Reset, Rule, Shift, Stall, Status, Truncate
-from helpers.objects.proxy import Proxy, proxy
+from helpers.objects.proxy import Proxy
 from helpers.objects.servers import SECRET, Server
 from helpers.processes import children, ended
 from helpers.staging.laws import assert_same, assert_tidy, big_dataset, until_pieces_are_noted
@@ -39,18 +38,8 @@ def uploaded(server: Server, dataset: Path, name: str = "a set, ünpacked") -> s
     return url
 
 
-@contextmanager
-def behind(server: Server, *rules: Rule, chances: Chances | None = None) -> Iterator[tuple[Proxy, Server]]:
-    """A proxy that injects faults, in the environment of this process; and the server as it is seen through it."""
-    with proxy(server.port) as between:
-        seen = server.through(between.port)
-        with seen.in_environment():
-            between.script(*rules, chances=chances)
-            yield between, seen
-
-
-def seen_through(url: str, server: Server, seen: Server) -> str:
-    return url.replace(server.url, seen.url)
+def seen_through(url: str, server: Server, between: Proxy) -> str:
+    return url.replace(server.url, server.through(between.port).url)
 
 
 @pytest.fixture(scope="session")
@@ -82,8 +71,8 @@ def test_faults_that_pass(request: pytest.FixtureRequest, name: str, dataset: Pa
     kinds = (Status(500), SLOW_DOWN, Reset(), Reset(0.5), Truncate(), Truncate(0))
     wrong = [Rule(Corrupt(), holds="000001.tar"), Rule(Shift(), holds="000002.tar")]
     chances = Chances(seed=3, faults=tuple((kind, 0.05) for kind in kinds), method="", most=1)
-    with behind(server, *wrong, chances=chances) as (between, seen):
-        result = stage(seen_through(url, server, seen), place)
+    with behind(server, *wrong, chances=chances) as between:
+        result = stage(seen_through(url, server, between), place)
         assert between.traffic().faults > 3
     assert_same(result.path, dataset)
     result.lease.close()
@@ -92,7 +81,7 @@ def test_faults_that_pass(request: pytest.FixtureRequest, name: str, dataset: Pa
 @pytest.mark.complete
 def test_parallel_ranges(moto_server: Server, big: Path, place: Path) -> None:
     url = uploaded(moto_server, big)
-    with behind(moto_server) as (between, _):
+    with behind(moto_server) as between:
         result = stage(url, place)
         traffic = between.traffic()
     assert_same(result.path, big)
@@ -106,8 +95,8 @@ def test_parallel_ranges(moto_server: Server, big: Path, place: Path) -> None:
 def test_killed_at_any_time(nginx_server: Server, big: Path, place: Path) -> None:
     url = uploaded(nginx_server, big)
     kills = random.Random(5)
-    with behind(nginx_server) as (between, seen):
-        url = seen_through(url, nginx_server, seen)
+    with behind(nginx_server) as between:
+        url = seen_through(url, nginx_server, between)
         between.limit(60 * MiB)
         command = [*PACKTRAIN, "stage", url, "--to", str(place), "--json"]
         for _ in range(3):
@@ -130,9 +119,9 @@ def test_killed_at_any_time(nginx_server: Server, big: Path, place: Path) -> Non
 @pytest.mark.complete
 def test_nothing_of_a_killed_call_lives_on(nginx_server: Server, big: Path, place: Path) -> None:
     url = uploaded(nginx_server, big)
-    with behind(nginx_server) as (between, seen):
+    with behind(nginx_server) as between:
         between.limit(MiB)
-        command = [*PACKTRAIN, "stage", seen_through(url, nginx_server, seen), "--to", str(place)]
+        command = [*PACKTRAIN, "stage", seen_through(url, nginx_server, between), "--to", str(place)]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         started = wait_until(lambda: children(process.pid), "it has started processes")
         process.kill()
@@ -147,8 +136,8 @@ def test_ctrl_c_does_not_wait_for_a_store_that_stalls(
 ) -> None:
     url = uploaded(nginx_server, big)
     options = ["--to", str(place)] if command == "stage" else ["--workers", "1"]
-    with behind(nginx_server, Rule(Stall(600), holds=".tar", times=None)) as (between, seen):
-        words = [*PACKTRAIN, command, seen_through(url, nginx_server, seen), *options]
+    with behind(nginx_server, Rule(Stall(600), holds=".tar", times=None)) as between:
+        words = [*PACKTRAIN, command, seen_through(url, nginx_server, between), *options]
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         # The proxy tells only of answers; the stalled requests follow those about sizes.
         wait_until(lambda: between.traffic().of(".tar", "HEAD").exchanges, "sizes are asked for")

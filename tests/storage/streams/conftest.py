@@ -9,6 +9,8 @@ import pytest
 from helpers.local_objects import STORE
 from helpers.streaming import Remote, end_fetchers, remote_in
 
+from packtrain._storage.streams import cutting
+
 
 @pytest.fixture
 def remote(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Remote]:
@@ -16,6 +18,13 @@ def remote(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Remot
     monkeypatch.setenv(STORE, "")
     with remote_in(memory_path) as found:
         yield found
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of some kilobytes."""
+    monkeypatch.setattr(cutting, "ENOUGH", 12_000)
+    monkeypatch.setattr(cutting, "MOST", 16_000)
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from packtrain._core.manifest import Manifest
 from packtrain._readers.dataset.store import RecordStore
 from packtrain._storage.staging.folder import Folder
 from packtrain._storage.staging.options import StageOptions
-from packtrain._storage.streams import connections, cutting
+from packtrain._storage.streams import connections
 from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.connections import start_fetcher
 from packtrain._storage.streams.layout import CHUNKS, LOCK, address_in, chunk_path
@@ -45,13 +45,6 @@ from packtrain.errors import CorruptRecord, Denied, NotThere, RemoteError
 
 INDEX_FILES = 10
 """Ranged reads of a dataset of `write_plain` before its chunks."""
-
-
-@pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of some kilobytes."""
-    monkeypatch.setattr(cutting, "ENOUGH", 12_000)
-    monkeypatch.setattr(cutting, "MOST", 16_000)
 
 
 pytestmark = pytest.mark.usefixtures("small_chunks")

@@ -19,18 +19,13 @@ from packtrain._core.errors import CorruptFile
 from packtrain._core.index import Index
 from packtrain._core.manifest import Manifest
 from packtrain._core.schema import Schema
-from packtrain._storage.streams import cutting
 from packtrain._storage.streams.chunks import ChunkTable
 from packtrain._storage.streams.fetching import ranges
 
 SIZES = st.lists(st.lists(st.sampled_from([0, 1, 7, 511, 512, 513, 2000, 5000, 40_000]), max_size=12), max_size=5)
 
 
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of some kilobytes."""
-    monkeypatch.setattr(cutting, "ENOUGH", 12_000)
-    monkeypatch.setattr(cutting, "MOST", 16_000)
+pytestmark = pytest.mark.usefixtures("small_chunks")
 
 
 def table_of(folder: Path) -> tuple[ChunkTable, Manifest, Index]:

@@ -8,19 +8,20 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from helpers.local_objects import SPEC, LocalObjects
 from helpers.streaming import MiB, Remote, fetcher_pid, kill_fetcher, read, write_plain
+from helpers.support import spoil
 from helpers.waiting import wait_until
 
 from packtrain._core.locks import lock_holders
 from packtrain._core.opening import open_regular
 from packtrain._core.processes import boot_id
 from packtrain._readers.dataset.store import RecordStore
-from packtrain._storage.streams import client, cutting
+from packtrain._storage.streams import client
 from packtrain._storage.streams.chunk_files import ChunkFiles
 from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.connections import start_fetcher
@@ -35,61 +36,31 @@ FOLLOWS = [*TABLE, "table.json", PRESENT, "origin.json", "dataset/manifest.json"
 
 
 @pytest.fixture
-def cache(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> ChunkCache:
+def cache(remote: Remote, small_chunks: None) -> ChunkCache:
     """A cache of five chunks, none of which is there, without a fetcher."""
-    monkeypatch.setattr(cutting, "ENOUGH", 12_000)
-    monkeypatch.setattr(cutting, "MOST", 16_000)
     write_plain(remote.dataset, [[3000] * 12, [3000] * 8], order=False)
     return remote.open(4 * MiB)
-
-
-def flipped(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-
-
-def truncated(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def a_folder(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    path.mkdir()
-    (path / "inner").touch()
-
-
-def a_fifo(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    os.mkfifo(path)
-
-
-def a_link(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    path.symlink_to("/dev/null")
 
 
 class TestTables:
     """What follows from index and object store is compared with its checksum, and made anew."""
 
-    @pytest.mark.parametrize("damage", [flipped, truncated, Path.unlink, a_folder])
-    def test_whoever_opens_mends_them(
-        self, damage: Callable[[Path], object], remote: Remote, cache: ChunkCache
-    ) -> None:
+    @pytest.mark.parametrize("damage", ["flipped", "short", "missing", "folder"])
+    def test_whoever_opens_mends_them(self, damage: str, remote: Remote, cache: ChunkCache) -> None:
         sound = {name: (cache.entry / name).read_bytes() for name in FOLLOWS}
         for name in FOLLOWS:
-            if (damage, name) in [(flipped, PRESENT), (Path.unlink, "origin.json"), (a_folder, "origin.json")]:
+            if (damage, name) in [("flipped", PRESENT), ("missing", "origin.json"), ("folder", "origin.json")]:
                 # The next fetcher's business; no entry at all.
                 continue
-            damage(cache.entry / name)
+            spoil(cache.entry / name, damage)
             remote.open(4 * MiB)
             assert {name: (cache.entry / name).read_bytes() for name in FOLLOWS} == sound
 
     def test_a_fetcher_mends_them(self, cache: ChunkCache) -> None:
         sound = {name: (cache.entry / name).read_bytes() for name in FOLLOWS}
         for name in ["table-position.npy", "table.json", PRESENT]:
-            truncated(cache.entry / name)
-        flipped(cache.entry / "table-start.npy")
+            spoil(cache.entry / name, "short")
+        spoil(cache.entry / "table-start.npy", "flipped")
         CacheManager(cache.entry, LocalObjects()).close()
         assert {name: (cache.entry / name).read_bytes() for name in FOLLOWS} == sound
 
@@ -143,24 +114,24 @@ class TestRemoved:
 class TestChunks:
     def test_what_lies_in_the_place_of_a_chunk_is_replaced(self, remote: Remote, cache: ChunkCache) -> None:
         """While the chunk is there and while it is not, with a fetcher and before it begins."""
-        kinds = [a_folder, a_fifo, a_link]
+        kinds = ["folder", "pipe", "device"]
         for chunk, kind in enumerate(kinds):
-            kind(cache.entry / CHUNKS / f"{chunk:08d}")
+            spoil(cache.entry / CHUNKS / f"{chunk:08d}", kind)
         for _ in range(2):
             for chunk, kind in enumerate(kinds):
                 assert read(cache, chunk) == remote.expected(cache, chunk)
-                kind(cache.entry / CHUNKS / f"{chunk:08d}")
+                spoil(cache.entry / CHUNKS / f"{chunk:08d}", kind)
         for chunk in range(4):
             assert read(cache, chunk) == remote.expected(cache, chunk)
         assert {path.name for path in (cache.entry / CHUNKS).iterdir()} == {f"{chunk:08d}" for chunk in range(4)}
 
-    @pytest.mark.parametrize("replace", [None, Path.touch, a_link])
-    def test_their_folder_is_made_anew(
-        self, replace: Callable[[Path], object] | None, remote: Remote, cache: ChunkCache
-    ) -> None:
+    @pytest.mark.parametrize("replace", ["missing", "file", "device"])
+    def test_their_folder_is_made_anew(self, replace: str, remote: Remote, cache: ChunkCache) -> None:
         shutil.rmtree(cache.entry / CHUNKS)
-        if replace is not None:
-            replace(cache.entry / CHUNKS)
+        if replace == "file":
+            (cache.entry / CHUNKS).touch()
+        else:
+            spoil(cache.entry / CHUNKS, replace)
         manager = CacheManager(cache.entry, LocalObjects())
         manager.allow(4 * MiB)
         for chunk in range(3):
@@ -372,7 +343,7 @@ class TestEntries:
         assert read(cache, 1) == remote.expected(cache, 1)
 
     def test_what_lies_in_the_place_of_the_socket(self, remote: Remote, cache: ChunkCache) -> None:
-        a_folder(cache.entry / SOCKET)
+        spoil(cache.entry / SOCKET, "folder")
         assert read(cache, 1) == remote.expected(cache, 1)
 
     def test_everything_killed_at_once(self, remote: Remote, cache: ChunkCache) -> None:

@@ -50,34 +50,6 @@ def next_use(windows: list[set[int]], now: int, chunk: int) -> float:
     return next((at for at in range(now, len(windows)) if chunk in windows[at]), math.inf)
 
 
-@given(
-    records=st.lists(st.integers(0, 9), min_size=4, max_size=30).filter(any),
-    rank=st.integers(0, 3),
-    lanes=st.integers(1, 5),
-    window=st.integers(1, 3),
-    last=st.booleans(),
-    at=st.floats(0, 1),
-)
-def test_all_that_may_go_goes_in_the_order_of_its_next_use(
-    records: list[int], rank: int, lanes: int, window: int, last: bool, at: float
-) -> None:
-    bounds = np.cumsum([0, *records])
-    policy = Policy(bounds, np.full(len(records), SIZE), len(records) * SIZE)
-    for chunk in range(len(records)):
-        policy.arrived(chunk)
-    reading = Reading(rank, 4, 2, lanes, window, (3,) if last else (3, 4), int(at * bounds[-1]))
-    policy.read(0, reading)
-    order = ChunkOrder(bounds, lanes, window)
-    windows = uses(order, reading.keys, lanes_taken(reading))
-    beyond = reading.consumed >= len(order)
-    now = order.windows if beyond else order.window_of(reading.consumed // lanes)
-    expected = {chunk: next_use(windows, now, chunk) for chunk in range(len(records))}
-    free = sorted((use for use in expected.values() if use > now + 1), reverse=True)
-    policy.budget = (len(records) - len(free)) * SIZE
-    found = policy.victims(0)
-    assert found is not None and [expected[chunk] for chunk in found] == free
-
-
 class Model(RuleBasedStateMachine):
     """Readers that go on, tickets that come and go, chunks that arrive, fail and go; and what must hold meanwhile."""
 
@@ -333,25 +305,6 @@ def test_jobs_share_what_they_fetch() -> None:
     together = simulate(0.5, 150, 10, 8, 2, 3, (0, 1))
     assert sum(together[1:]) < 2 * sum(alone[1:])
     assert simulate(1, 150, 10, 8, 2, 3, (0, 1)) == [1, 0, 0]
-
-
-def test_a_job_that_stalls_stops_no_other() -> None:
-    chunks, per, lanes, window = 100, 10, 4, 2
-    bounds = np.arange(chunks + 1) * per
-    policy = Policy(bounds, np.full(chunks, SIZE), 60 * SIZE)
-    policy.read("stalled", Reading(0, 1, 8, lanes, window, (7, 8), 0, 8))
-    order = ChunkOrder(bounds, lanes, window)
-    for epoch in range(3):
-        for start in range(0, len(order), 8):
-            policy.read("running", Reading(0, 1, 8, lanes, window, (epoch, epoch + 1), start, 8))
-            for chunk in policy.wanted(chunks):
-                for victim in policy.victims(SIZE, chunk) or ():
-                    policy.gone(victim)
-                if policy.free >= SIZE:
-                    policy.begin(chunk)
-                    policy.arrived(chunk)
-            places = order.places(epoch, start, start + 8)
-            assert policy.present[np.unique(places // per)].all()
 
 
 def test_what_is_asked_for_comes_even_if_windows_take_all_room() -> None:

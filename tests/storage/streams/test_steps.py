@@ -16,7 +16,6 @@ from helpers.streaming import URL, MiB, Remote, assert_whole, fetcher_pid, read,
 from helpers.support import tree
 
 from packtrain._storage.staging.entries import entries
-from packtrain._storage.streams import cutting
 from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.layout import CHUNKS
 from packtrain._storage.streams.manager import CacheManager
@@ -69,10 +68,8 @@ def faulty(fault_library: Path) -> Iterator[FaultServer]:
 
 
 @pytest.fixture
-def cache(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> ChunkCache:
+def cache(remote: Remote, small_chunks: None) -> ChunkCache:
     """A cache of five chunks, none of which is there."""
-    monkeypatch.setattr(cutting, "ENOUGH", 12_000)
-    monkeypatch.setattr(cutting, "MOST", 16_000)
     write_plain(remote.dataset, [[3000] * 20], order=False)
     return remote.open(4 * MiB)
 
