@@ -27,8 +27,7 @@ from packtrain._core.errors import PacktrainError
 from packtrain._core.options import ResizeRule, StoreOptions
 from packtrain._core.store_modes import StoreMode
 
-from .foreign.records import Unfit, image_facts
-from .probe import ImageHeader, probe
+from .probe import ImageHeader, probe, probe_segments
 from .sources import Refused
 
 if TYPE_CHECKING:
@@ -175,13 +174,18 @@ def _unlike(options: StoreOptions, reason: str) -> str:
 
 
 def _decodable(data: bytes) -> ImageHeader | None:
-    """The header of an image that the extension decodes without a warning; None for all others."""
-    try:
-        facts = image_facts(memoryview(data))
-        require_extension("Reading JPEGs without Pillow").decode(data, (0, 0, facts.width, facts.height), 3, 1)
-    except (Unfit, ValueError):
+    """The header of a JPEG that Pillow would open, and the extension reads without a warning; None for all others."""
+    module = require_extension("Reading JPEGs without Pillow")
+    header = probe_segments(data) if data.startswith(b"\xff\xd8") else None
+    if header is None:
         return None
-    return ImageHeader("jpg", *facts[:3])
+    try:
+        module.decode(data, (0, 0, header.width, header.height), 3, 1)
+        # It stops at the last pixel; Pillow and the transcoder read to the end marker.
+        module.transcode(data)
+    except ValueError:
+        return None
+    return header
 
 
 def _is_same(record: bytes, jpeg: bytes, mode: StoreMode) -> bool:

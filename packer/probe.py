@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from packtrain._codec.jpeg_markers import too_many_scans
+from packtrain._codec.jpeg_markers import frame_header, too_many_scans
 
 _LARGEST_SIDE: Final = 65500
 _LARGEST_AREA: Final = 1 << 26
@@ -64,6 +64,22 @@ def probe(data: bytes) -> ImageHeader | None:
     except (IndexError, struct.error, _Doubt):
         pass
     return None
+
+
+def probe_segments(data: bytes) -> ImageHeader | None:
+    """Returns the header of a JPEG of which Pillow will certainly read all that comes before the coded data."""
+    position = 2
+    applications: list[tuple[int, bytes]] = []
+    try:
+        while data[position + 1] != 0xDA:
+            marker, body = _segment(data, position)
+            position += 4 + len(body)
+            applications.append((marker, body))
+        orientation = _application_data(applications)
+    except (IndexError, struct.error, _Doubt):
+        return None
+    frame = frame_header(data)
+    return None if frame is None else ImageHeader("jpg", frame.width, frame.height, orientation)
 
 
 class _Doubt(Exception):

@@ -15,6 +15,13 @@ from packtrain import PackOptions, open_dataset, pack
 from packtrain._codec import native
 from packtrain._codec.pillow import pillow_conflict
 from packtrain._core.installing import extra_command
+from packtrain._core.options import StoreOptions
+from packtrain._packer.images import store_image
+from packtrain._packer.sources import Refused
+
+# libjpeg decodes both, and Pillow refuses them: one for what it reads itself, one for what follows the pixels.
+SHORT_SEGMENT = b"\xff\xd8\xff\xe0\0\x07JFIF\0" + encoded(picture(1))[2:]
+UNKNOWN_MARKER = encoded(picture(1))[:-2] + b"\xff\xb7\xff\xd9"
 
 
 def run_with(path: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -85,9 +92,11 @@ def test_without_either_a_jpeg_with_bytes_behind_its_end_is_packed(tmp_path: Pat
         (encoded(picture(1, mode="L"), "WEBP"), "a file that is no JPEG (it begins with b'RIFF"),
         (encoded(picture(1).convert("CMYK")), "a JPEG that packtrain alone does not decode for certain"),
         (encoded(picture(1))[:-200], "a JPEG that packtrain alone does not decode for certain"),
+        (SHORT_SEGMENT, "a JPEG that packtrain alone does not decode for certain"),
+        (UNKNOWN_MARKER, "a JPEG that packtrain alone does not decode for certain"),
         (b"<html>", "a file that is no JPEG (it begins with b'<html>')"),
     ],
-    ids=["webp", "cmyk", "truncated", "html"],
+    ids=["webp", "cmyk", "truncated", "short segment", "unknown marker", "html"],
 )
 def test_without_either_packing_stops_at_what_only_pillow_can_judge(
     tmp_path: Path, without_pillow: Path, content: bytes, said: str
@@ -99,6 +108,12 @@ def test_without_either_packing_stops_at_what_only_pillow_can_judge(
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: {tmp_path}/it.jpg (line 0): neither Pillow nor pillow-simd can be imported")
     assert said in done.stderr and f"`{extra_command('pillow')}`" in done.stderr
+
+
+@pytest.mark.parametrize("content", [SHORT_SEGMENT, UNKNOWN_MARKER], ids=["short segment", "unknown marker"])
+def test_with_it_packing_refuses_what_only_pillow_could_judge(content: bytes) -> None:
+    with pytest.raises(Refused):
+        store_image(content, StoreOptions())
 
 
 @pytest.mark.skipif(native.extension is None, reason="without the C extension, there is no decoder at all")
