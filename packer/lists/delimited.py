@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from packtrain._core.errors import ListError
 
-from .rows import BadRow, Row, columns_of, shown, start_of_text
+from .rows import BadRow, ColumnPlace, Row, columns_of, shown, start_of_text
 
 DELIMITERS: Final = (b",", b";", b"\t")
 _INSIDE: Final = rb'(?:[^"]++|"")*+'
@@ -185,6 +185,10 @@ class DelimitedRows:
         """Returns the cells of the wanted columns of the sound record at `place`."""
         cells = read_record(self._text, place, self._delimiter).cells
         return [cells[column] for column in self._picked]
+
+    def place_of_column(self, wanted: int) -> ColumnPlace:
+        """Returns the place of a wanted column on each line."""
+        return ColumnPlace(self._delimiter, self._picked[wanted], header=True)
 
     def _count(self, cells: list[bytes]) -> str:
         width = len(self._heads)

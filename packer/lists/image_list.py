@@ -6,6 +6,7 @@ import hashlib
 import os
 from array import array
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -22,10 +23,12 @@ from packtrain._storage.remote.urls import Url
 from ..encoding import Files
 from ..listing import ListedSample, Reject, dataset_name
 from ..options import Columns
-from .advice import advise_columns, advise_lines, advise_path
+from .advice import ListedLines, find_missing, named_columns
 from .blocks import Block, KeptLines, Text, blocks_between, blocks_of, distinct, line_hashes, lines_of, plain_lines
 from .labels import BadLine
 from .lines import LineParser
+from .rows import ColumnPlace
+from .suggestions import Remedy
 
 _HEAD: Final = 16 << 20
 """As much of a text as shows how it is written."""
@@ -34,6 +37,7 @@ _SAMPLED_LINES: Final = 100
 _LONGEST_LINE: Final = 1 << 16
 """A longer line is not looked at closely."""
 _NAMES: Final = "Add the names in the list to the file of --classes, or leave --classes out"
+_SUBTRACT: Final = "awk 'match($0, /[0-9]+[ \\t\\r]*$/) {$0 = substr($0, 1, RSTART - 1) (substr($0, RSTART) - 1)} 1'"
 _EXAMPLE: Final = "A line is the path of an image, a blank, and its label, such as `images/1.jpg 3`"
 
 
@@ -98,7 +102,8 @@ class ImageList:
         self._parse(text, parser, blocks_of(text) if spans is None else blocks_between(text, spans), has_header)
         if by_name and classes is None:
             self.classes, self._class_numbers = parser.label_parser.sort_classes()
-        parser.label_parser.require_zero(self._all_labels(), source or name)
+        step = Remedy("", _SUBTRACT).text(source, head, root, whole=False)
+        parser.label_parser.require_zero(self._all_labels(), source or name, step)
         if not len(self):
             raise ListError(f"{source or name}: {self._why_nothing_is_left()}")
 
@@ -132,17 +137,33 @@ class ImageList:
         return "" if self._headed is None else self._advise(self._text[:_HEAD], self._headed)
 
     def _advise(self, head: bytes, has_header: bool) -> str:
-        if b"\r" in head.rstrip() and b"\n" not in head:
-            return "Its lines end in CR alone: let them end in LF"
         source = self._source or Path(self.name)
-        if source.suffix.lower() in (".csv", ".tsv") and not has_header and (advice := advise_columns(head, source)):
-            return advice
-        first = [line for _, line in islice(lines_of(head), has_header, _SAMPLED_LINES)]
-        for some in ([os.fsencode(reject.path) for reject in self.rejects[:_SAMPLED_LINES]], first):
-            short = [line for line in some if len(line) <= _LONGEST_LINE]
-            if advice := advise_lines(short, self._parser.separator.skipped, self._expected):
-                return advice
-        return advise_path(self.entries(np.zeros(1, np.int64))[0].path, self.root) if len(self) else ""
+        if b"\r" in head.rstrip() and b"\n" not in head:
+            remedy: Remedy | None = Remedy("Its lines end in CR alone", "tr '\\r' '\\n'")
+        else:
+            first = list(islice(lines_of(head), _SAMPLED_LINES + 1))
+            header = self._parser.separator.heads(first.pop(0)[1]) if has_header else None
+            refused = [(reject.line, os.fsencode(reject.path)) for reject in self.rejects[:_SAMPLED_LINES]]
+            unnamed = source.suffix.lower() in (".csv", ".tsv") and not has_header
+            remedy = named_columns(head, source) if unnamed else None
+            for some in (refused, first):
+                short = [(number, line) for number, line in some if len(line) <= _LONGEST_LINE]
+                listed = ListedLines(short, self._expected, source, self.root, header)
+                remedy = remedy or listed.remedy()
+            if remedy is None and len(self):
+                separator = self._parser.separator
+                place = ColumnPlace(separator.byte, separator.skipped, has_header)
+                remedy = find_missing(self.entries(np.zeros(1, np.int64))[0].path, self.root, place)
+        if remedy is None:
+            return ""
+        if not remedy.words and not remedy.rewrite:
+            return remedy.why
+        # What was given has to be given once more.
+        if self._expected != "int" and not {"--labels", "--image"}.intersection(remedy.words):
+            remedy = replace(remedy, words=("--labels", self._expected, *remedy.words))
+        if self._with_names:
+            remedy = replace(remedy, words=(*remedy.words, "--classes", "FILE"))
+        return remedy.text(self._source, head, self.root)
 
     @property
     def _expected(self) -> str:

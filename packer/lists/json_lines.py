@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import shlex
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -15,10 +17,13 @@ from packtrain._core.errors import UsageError
 
 from .cells import kind_of
 from .rows import BadRow, Row, columns_of, shown, start_of_text
+from .suggestions import Remedy
 
 _SAMPLED_LINES: Final = 100
 _HEAD: Final = 1 << 20
-_EXAMPLE: Final = '{"image": "1.jpg", "label": 3}'
+_FIRST: Final = re.compile(r'\s*([\[{])\s*(?:("(?:[^"\\]|\\.)*")\s*:\s*)?(.?)', re.DOTALL)
+"""The beginning of a JSON document: its bracket, the first key, and the first character of the first value."""
+_OF_PAIRS: Final = "{image: .[0], label: .[1]}"
 
 
 class JsonLines:
@@ -66,6 +71,9 @@ class JsonLines:
         found = decode_json(self._line(place), nan=True)
         return [found.get(key) for key in self._wanted]
 
+    def place_of_column(self, wanted: int) -> None:
+        """Returns None: keys may stand anywhere on a line."""
+
     def sample(self) -> tuple[list[str], list[str]]:
         """The keys on the first lines, and the first value of each as a text."""
         sample = (found for *_, found in islice(self._objects(), _SAMPLED_LINES) if isinstance(found, dict))
@@ -100,29 +108,50 @@ def _object(line: bytes) -> dict[str, Any] | str:
 
 
 def require_lines(source: Path, text: bytes) -> None:
-    """Refuses JSON that is not written line by line.
+    """Refuses JSON that is not written line by line; the message has what jq makes lines of it.
 
     Raises:
         UsageError: It is one document, or values of several lines each.
     """
-    line, _, rest = text[:_HEAD].removeprefix(BOM_UTF8).decode(errors="replace").lstrip().partition("\n")
-    try:
-        whole = json.JSONDecoder().raw_decode(line)[1] == len(line.rstrip())
-    except (ValueError, RecursionError):
-        whole = False
-    if not (whole and rest.strip()):
-        raise UsageError(
-            f"{source} is JSON, but a list has an object on each line, such as {_EXAMPLE}. `jq -c .[]` writes the "
-            "objects of an array so"
-        )
+    head = text[:_HEAD].removeprefix(BOM_UTF8).decode(errors="replace")
+    line, _, rest = head.lstrip().partition("\n")
+    if _ends(line) == len(line.rstrip()) and rest.strip():
+        return
+    if (end := _ends(head.lstrip())) is not None and head.lstrip()[end:].strip():
+        why, command = "has values of several lines each, but a list has", "."
+    else:
+        why, command = "is one JSON document, but a list has", _objects_in(head)
+    remedy = Remedy(f"{source} {why} an object on each line", f"jq -c {shlex.quote(command)}" if command else "")
+    raise UsageError(remedy.text(source, b"", source.parent, whole=False))
 
 
 def no_objects(source: Path, text: bytes) -> UsageError:
     """The error about JSON lines of which none is an object."""
     first = next(row for row in JsonLines(text, source.name, ()) if isinstance(row, BadRow))
-    return UsageError(
-        f"{source}: line {first.line}: {first.reason}, but a list has an object on each line, such as {_EXAMPLE}"
+    command = {"[": _OF_PAIRS, '"': "{image: .}"}.get(first.text.lstrip()[:1])
+    remedy = Remedy(
+        f"{source}: line {first.line}: {first.reason}, but a list has an object on each line",
+        f"jq -c {shlex.quote(command)}" if command and "expected" in first.reason else "",
     )
+    return UsageError(remedy.text(source, b"", source.parent, whole=False))
+
+
+def _ends(text: str) -> int | None:
+    """The end of the JSON value with which a text begins; None if it does not end there."""
+    try:
+        return json.JSONDecoder().raw_decode(text)[1]
+    except (ValueError, RecursionError):
+        return None
+
+
+def _objects_in(head: str) -> str:
+    """Return the filter by which jq writes the objects of a document; empty if there is no telling."""
+    bracket, key, value = found.groups() if (found := _FIRST.match(head)) else ("", None, "")
+    if bracket == "[":
+        return ".[]" + {"[": f" | {_OF_PAIRS}", '"': " | {image: .}"}.get(value, "")
+    if key is None or value in ("", "{"):
+        return ""
+    return f".[{key}][]" if value == "[" else "to_entries[] | {image: .key, label: .value}"
 
 
 def starts_with_object(text: bytes) -> bool:

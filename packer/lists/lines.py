@@ -54,6 +54,10 @@ class Separator:
             fields = [fields[0].rstrip(), *map(bytes.strip, fields[1:])]
         return fields
 
+    def heads(self, line: bytes) -> tuple[list[str], Separator]:
+        """Returns the names of the columns in a header, and this separator."""
+        return [os.fsdecode(column).strip() for column in self.columns(line)], self
+
     def columns(self, line: bytes) -> list[bytes]:
         """Returns all columns, without their quotes.
 

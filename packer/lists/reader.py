@@ -29,7 +29,7 @@ from .image_list import ImageList
 from .json_lines import JsonLines, no_objects, require_lines, starts_with_object
 from .parquet import ParquetRows, heads_of
 from .rows import Rows
-from .suggestions import command_line, require_utf8, utf_16
+from .suggestions import Remedy, command_line, require_utf8, utf_16
 from .tables import Table
 
 _PROGRAMS: Final = (".py", ".pyc", ".ipynb", ".sh")
@@ -226,6 +226,7 @@ _LINES: Final = "write a line with path and label for each image"
 _PICKLES: Final = (b"\2", b"\3", b"\4", b"\5")
 _EXPORT: Final = "write its images to files, and a line with path and label for each"
 _UNPACK: Final = "index --unpack DIR"
+_UNPACKERS: Final = {"gzip": "gunzip", "bzip2": "bunzip2", "xz": "unxz", "zstd": "unzstd"}
 _TARS: Final = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz")
 _MOST_NULS: Final = 8
 """More of them in the head of a file are no slips in a text."""
@@ -241,6 +242,10 @@ def refuse_other_file(source: Path, head: bytes) -> None:
     Raises:
         ListError: It is something else; the message says what to type.
     """
+    packed = compression(head)
+    if packed in _UNPACKERS and not source.name.lower().endswith(_TARS):
+        remedy = Remedy(f"{source} is compressed with {packed}", _UNPACKERS[packed])
+        raise ListError(remedy.text(source, b"", source.parent, whole=False))
     if found := _what(source, head):
         what, instead = found
         raise ListError(f"{source} is {what}, not a list: {instead}")

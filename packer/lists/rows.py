@@ -29,6 +29,20 @@ class Row(NamedTuple):
     values: Sequence[Any]
 
 
+class ColumnPlace(NamedTuple):
+    """Place of a column in a list of lines.
+
+    Attributes:
+        separator: What separates the columns; None for blanks.
+        column: Number of the column.
+        header: True if the first line names the columns.
+    """
+
+    separator: bytes | None
+    column: int
+    header: bool
+
+
 class BadRow(NamedTuple):
     """A row that could not be read: its number, the beginning of its text, and why."""
 
@@ -51,6 +65,9 @@ class Rows(Protocol):
 
     def values(self, place: int) -> Sequence[Any]:
         """Returns the values of the row at this place."""
+
+    def place_of_column(self, wanted: int) -> ColumnPlace | None:
+        """Returns the place of a wanted column on each line; None if that is not the same on all."""
 
 
 def columns_of(heads: Sequence[str], wanted: Sequence[str], name: str) -> list[int]:

@@ -1,21 +1,85 @@
-"""Words to type next for a list that has named columns, or is not encoded in UTF-8."""
+"""Words to type next for a list that cannot be read as it is, or that has named columns."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from codecs import BOM_UTF8
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from packtrain._core.errors import ListError, UsageError
 from packtrain._core.kinds import KINDS
+from packtrain._core.opening import is_stream
+from packtrain._core.paths import is_address, is_url
 from packtrain._core.schema import check_name
+from packtrain._core.stores import known_schemes
+from packtrain._storage.remote.urls import Url
 
 from .folder import IMAGE_SUFFIXES
 
 _LOOKED_AT: Final = 1000
 _BYTE_ORDER_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
+_NEW_SUFFIXES: Final = {"gunzip": "", "bunzip2": "", "unxz": "", "unzstd": "", "jq": ".jsonl"}
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A fault of a list, and the words to type that mend it.
+
+    Attributes:
+        why: The fault, as a sentence without its full stop.
+        rewrite: Command that reads the list and writes a better one; empty if the list may stay.
+        words: Options of `packtrain pack` that are needed.
+    """
+
+    why: str
+    rewrite: str = ""
+    words: tuple[str, ...] = ()
+
+    def text(self, source: Path | None, head: bytes, root: Path | Url, *, whole: bool = True) -> str:
+        """Returns why, and what to type.
+
+        Args:
+            source: Path of the list, or None.
+            head: The beginning of its text.
+            root: Folder that its paths start from.
+            whole: False if more options are needed than are known here.
+        """
+        words, rewrite = shlex.join(self.words), self.rewrite
+        if not rewrite and not words:
+            return self.why
+        if source is None or (source.exists() and is_stream(source)):
+            steps = [f"send the list through {rewrite}"] if rewrite else []
+            steps += [f"give {words}"] if words else []
+            return f"{self.why}: {', and '.join(steps)}"
+        if rewrite and not _is_utf8(head):
+            rewrite = f"LC_ALL=C {rewrite}"
+        if rewrite and head.startswith(BOM_UTF8):
+            rewrite = rf"sed '1s/^\xEF\xBB\xBF//' {_quoted(source)} | {rewrite}"
+        elif rewrite:
+            rewrite += f" < {_quoted(source)}"
+        if rewrite:
+            suffix = _NEW_SUFFIXES.get(self.rewrite.split()[0], source.suffix)
+            new = source.with_name(f"{source.stem}.new{suffix}")
+            rewrite, source = f"{rewrite} > {_quoted(new)} && ", new
+        if not whole:
+            step = f"Type: {rewrite.removesuffix(' && ')}, and pack {_quoted(source)} in its place" if rewrite else ""
+            return f"{self.why}. {step or f'Give {words}'}"
+        if "--root" not in self.words and str(root) != str(source.parent):
+            words = f"{words} --root {_quoted(root)}".strip()
+        return f"{self.why}. Type: {rewrite}packtrain pack {_quoted(source)} OUT {words}".rstrip()
+
+
+def of_url(path: str) -> Remedy | None:
+    """The remedy for a URL of a kind that packtrain does not read."""
+    if not is_url(path) or is_address(path):
+        return None
+    if path.lower().startswith("file://"):
+        return Remedy("The paths are URLs of files", "sed 's|file://||'")
+    return Remedy(f"The paths are URLs, of which packtrain reads {known_schemes()}: copy the others to a disk")
 
 
 def utf_16(head: bytes) -> str | None:
@@ -35,7 +99,33 @@ def require_utf8(head: bytes, source: Path) -> None:
         ListError: It is one.
     """
     if encoding := utf_16(head):
-        raise ListError(f"{source} is encoded in UTF-16: write it in UTF-8, as `iconv -f {encoding} -t UTF-8` does")
+        remedy = Remedy(f"{source} is encoded in UTF-16", f"iconv -f {encoding} -t UTF-8")
+        raise ListError(remedy.text(source, b"", source.parent, whole=False))
+
+
+def escaped(text: str) -> str:
+    """A text as a part of a pattern of sed."""
+    return re.sub(r"([][\\.*^$(){}+?|])", r"\\\1", text)
+
+
+def sed(*scripts: str) -> str:
+    """The command that changes a list by these scripts."""
+    return " ".join(
+        ["sed -E", *(f"-e {shlex.quote(script)}" if scripts[1:] else shlex.quote(script) for script in scripts)]
+    )
+
+
+def _quoted(place: object) -> str:
+    return shlex.quote(str(place))
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        # The end of the beginning may be in the middle of a character.
+        return error.start >= len(text) - 3
+    return True
 
 
 _FILES: Final = {".npy": "array", ".json": "json", ".txt": "text"}

@@ -19,10 +19,11 @@ from packtrain._storage.remote.urls import Url
 from ..encoding import Files
 from ..listing import Cell, ListedSample, Reject, dataset_name
 from ..options import Columns
-from .advice import advise_path, advise_url
+from .advice import find_missing
 from .cells import cell_in, is_numeric, label_texts, path_in, value_texts
 from .labels import BadLine, LabelParser, stored_labels, suggest_values
 from .rows import BadRow, Row, Rows
+from .suggestions import of_url
 
 _NO_LABEL: Final = ()
 
@@ -69,7 +70,7 @@ class Table:
         self.classes = classes
         self.rejects: list[Reject] = []
         self.sha256 = rows.sha256
-        self._advice = ""
+        self._source, self._advice = source, ""
         self._rows = rows
         self._reader = _Reader(columns)
         by_name = by_name or self._names_classes()
@@ -139,7 +140,9 @@ class Table:
         if self._advice or not len(self):
             return self._advice
         path = self.entries(np.zeros(1, np.int64))[0].path
-        return advise_url(path) or advise_path(path, self.root)
+        place = self._rows.place_of_column(0) if self.columns and self.columns.image is not None else None
+        remedy = of_url(path) or find_missing(path, self.root, place)
+        return remedy.text(self._source, b"", self.root, whole=False) if remedy else ""
 
     def _why_nothing_is_left(self) -> str:
         if not self.lines:

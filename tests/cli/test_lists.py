@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import shlex
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from helpers.support import encoded, picture
+from helpers.support import encoded, picture, tool
 
 from packtrain import open_dataset
 
@@ -57,20 +59,80 @@ class Case(NamedTuple):
 BY_NAME = tuple(sorted(set(NAMES)).index(name) for name in NAMES)
 BY_LONG = tuple(sorted(set(LONG)).index(name) for name in LONG)
 PLAIN = Case("{path} {label}\n").text
+SOME = b"i/0.jpg 2\n0 i/1.PNG\ni/x/a b.jpg 1\n0 i/2.jpeg\n"
+FIRST = "begins with the label, but the path has to come first"
 CASES: dict[str, Case] = {
     "Caffe's": Case("{path} {label}\n"),
+    "the label first": Case("{label} {path}\n", message=FIRST),
+    "the label first on some lines": Case(SOME, message=f"Line 1 {FIRST}"),
+    "a name first": Case("{name} {path}\n", BY_NAME, message=FIRST),
+    "the label first, in absolute paths": Case("{label} ROOT/{path}\n", message=FIRST),
+    "the label first, and tabs": Case("{label}\t{path}\n", message="Line 0 has 2 columns, with the path in column 2"),
+    "the label first, and commas": Case('{label},"{path}"\r\n', file="train.csv"),
+    "the label first, and a BOM": Case("{label} {path}\n", header="\ufeff"),
+    "the label first, CRLF, and a fraction": Case("{label}.5 {path}\r\n", tuple(label + 0.5 for label in LABELS)),
     "the label first, and a header": Case("{label},{path}\n", header="label,path\n"),
+    "MXNet's": Case("{n}\t{label}.0\t{path}\n", file="train.lst"),
+    "MXNet's, with blanks": Case("{n} {label} {path}\n", message=FIRST),
+    "a number first": Case("{n} {path} {label}\n", message="Line 0 has a number before the path"),
+    "a number first, and commas": Case("{n},{path},{label}\n"),
     "names": Case("{path} {name}\n", BY_NAME, message="The lines look like --labels class"),
+    "names with blanks": Case("{path} {long}\n", BY_LONG, message="looks like the name of a class with blanks in it"),
     "names with blanks, and tabs": Case("{path}\t{long}\n", BY_LONG, message="The lines look like --labels class"),
     "names with commas, and quotes": Case('{path},"{long}"\n', BY_LONG, message="The lines look like --labels class"),
+    "a name that ends in a number": Case("{path} class, 0{label}\n", message="looks like the name of a class"),
     "names in a table": Case('{path},"{long}"\n', BY_LONG, header="path,label\n", file="train.csv"),
     "numbers and a name": Case(b"i/0.jpg 2\ni/1.PNG 0\ni/2.jpeg cat\ni/0.jpg cat\n", (1, 0, 2, 2), paths=()),
     "pandas'": Case("{n},{path},{name}\n", BY_NAME, header=",path,label\n", file="train.csv"),
+    "Kaggle's": Case("i/{n},{name}\n", BY_NAME, header="id,breed\n", file="train.csv", paths=()),
+    "ids without a header": Case("i/{n} {label}\n", message="The paths lack a suffix: i/0.jpg is there", paths=()),
+    "ids in another folder": Case(
+        "{n},{label}\n", header="id,label\n", file="train.csv", paths=(), message="say which to pack"
+    ),
     "three columns and a header": Case("{path},{label},train\n", header="path,label,split\n", file="train.csv"),
+    "three columns": Case("{path};{label};train\n", file="train.csv"),
+    "three columns and blanks": Case("{path} {label} train\n", message="Behind the path, line 0 has 2 columns"),
+    "a comma at the end": Case("{path},{label},\n", file="train.csv"),
+    "values in a cell": Case(
+        '{path},"{label} {n}"\n', ((2, 0), (0, 1), (1, 2), (0, 3)), header="path,labels\n", file="train.csv"
+    ),
     "a vector": Case("{path},{label},{n}\n", ((2, 0), (0, 1), (1, 2), (0, 3)), file="train.csv"),
     "no label": Case("{path}\n", None, message="The lines look like --labels none"),
-    "another root": Case("x/a b.jpg {label}\n", message="x/a b.jpg is in i: give --root i", paths=()),
+    "captions": Case("{path},a dog runs over the hill of {name}\n", None, file="train.csv"),
+    "captions and blanks": Case("{path} a dog runs over the hill of {name}\n", None, message="A text follows the path"),
+    "images and masks": Case(b"m/0.png m/0.png\n", None, message="Line 0 names two files", paths=("m/0.png",)),
+    "images and masks in a table": Case(b"m/0.png,m/0.png\n", None, file="a.csv", paths=("m/0.png",)),
+    "quotes and blanks": Case('"{path}" {label}\n', message="The quotes are not around the cells"),
+    "single quotes": Case("'{path}' {label}\n", message="The quotes are not around the cells"),
+    "quotes around lines": Case('"{path}, {label}"\n', message="The quotes are not around the cells of a CSV file"),
+    "backslashes and names": Case("i\\{n}.jpg {name}\n", BY_NAME, words="--labels class", paths=()),
+    "colons": Case("{path}: {label}\n", message="are separated by ':', not by blanks"),
+    "bars": Case("{path}|{name}\n", BY_NAME, message="are separated by '|', not by blanks"),
+    "comments": Case(
+        "{path} {label}\n", header="# a\n# b\n", message="Line 0 begins with #, but lists have no comments"
+    ),
+    "backslashes": Case(PLAIN.replace(b"/", b"\\"), message="The paths have backslashes"),
+    "backslashes and a drive": Case(
+        b"".join(b"C:\\data\\%b" % line for line in PLAIN.replace(b"/", b"\\").splitlines(True))
+    ),
+    "backslashes in a table": Case("i\\{n}.jpg,{label}\n", header="id,label\n", file="train.csv", paths=()),
+    "paths of another machine": Case(
+        "/data/{path} {label}\n", message="The paths begin with /data/, but i/0.jpg is in ROOT"
+    ),
+    "another root": Case("x/a b.jpg {label}\n", message="x/a b.jpg is in i.", paths=()),
+    "file URLs": Case("file://ROOT/{path} {label}\n", message="The paths are URLs of files"),
+    "CR": Case(PLAIN.replace(b"\n", b"\r"), message="Its lines end in CR alone"),
+    "UTF-16": Case(PLAIN.decode().encode("utf-16"), message="is encoded in UTF-16"),
+    "UTF-16 without a BOM": Case(PLAIN.decode().encode("utf-16-be"), message="is encoded in UTF-16"),
+    "UTF-16 in a table": Case(
+        ("path,label,split\n" + Case("{path},{label},x\n").text.decode()).encode("utf-16"), file="train.csv"
+    ),
+    "Latin-1": Case(
+        "i/caf\xe9.jpg 3\n".encode("latin-1"), (3,), message="are encoded in Latin-1", paths=("i/caf\xe9.jpg",)
+    ),
+    "gzip": Case(gzip.compress(PLAIN), file="train.txt.gz", message="is compressed"),
     "JSON lines": Case('{{"path": "{path}", "label": {label}}}\n'),
+    "JSON": Case(b'[{"path": "i/0.jpg", "label": 2},\n{"path": "i/1.PNG", "label": 0}]', (2, 0), paths=PATHS[:2]),
     "a new name of a class for a table": Case(
         "{path},{name}\n", BY_NAME, header="photo,kind\n", file="train.csv", message="say which to pack"
     ),
@@ -93,13 +155,21 @@ def folder(there: Path, tmp_path: Path) -> Path:
     return shutil.copytree(there, tmp_path / there.name)
 
 
-def next_command(message: str, command: list[str]) -> list[str]:
-    """Returns the command that a message asks for; `OUT` stands for the dataset."""
-    if found := re.search(r"for example: packtrain (.*)", message):
-        return shlex.split(found[1])
-    found = re.search(r"look like (--labels \S+):|(?:Give|give) (--.*)", message)
+def next_command(message: str, command: list[str], folder: Path) -> list[str]:
+    """Does what a message says, and returns the next command; `OUT` stands for the dataset."""
+    if found := re.search(r"(?:Type: |for example: )(.*)", message):
+        rewrite, _, words = found[1].rpartition("packtrain ")
+        if not words.startswith("pack "):
+            rewrite, _, name = found[1].removesuffix(" in its place").rpartition(", and pack ")
+            words = shlex.join([command[0], *shlex.split(name), *command[2:]])
+        if rewrite:
+            if rewrite.startswith("jq "):
+                tool("jq", "jq")
+            subprocess.run(["bash", "-e", "-c", rewrite.removesuffix("&& ")], cwd=folder, check=True)
+        return shlex.split(words)
+    found = re.search(r"Give (--.*)", message)
     assert found, message
-    return [*command, *shlex.split(found[1] or found[2])]
+    return [*command, *shlex.split(found[1])]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -113,7 +183,7 @@ def test_typing_what_the_messages_say_packs_the_list(
     while (outcome := run(*(str(out) if word == "OUT" else word for word in command))).code:
         messages.append(outcome.err)
         assert len(messages) <= 4, messages
-        command = next_command(outcome.err.removesuffix("\n"), command)
+        command = next_command(outcome.err.removesuffix("\n"), command, folder)
     if case.message:
         assert case.message.replace("ROOT", str(folder)) in messages[0]
     opened = open_dataset(out)

@@ -50,7 +50,7 @@ def test_labels_that_are_names_and_a_csv_file(run: Run, images: Path, tmp_path: 
     (tmp_path / "train.csv").write_text('path,class\n"image 0.jpg",dog\nimage 1.jpg,cat\n')
     outcome = run("pack", tmp_path / "train.csv", tmp_path / "out", "--root", images.parent)
     assert (outcome.code, outcome.out) == (1, "")
-    assert "label 'dog' is not an integer. The lines look like --labels class: give that option" in outcome.err
+    assert "label 'dog' is not an integer. The lines look like --labels class. Type: " in outcome.err
     words = ("--root", images.parent, "--labels", "class")
     assert run("pack", tmp_path / "train.csv", tmp_path / "out", *words).code == 0
     opened = open_dataset(tmp_path / "out")
@@ -61,11 +61,12 @@ def test_too_many_bad_lines_come_with_the_advice_that_they_need(run: Run, images
     (tmp_path / "train.txt").write_text("image 0.jpg dog\nimage 1.jpg cat\nimage 2.jpg 3\n")
     outcome = run("pack", tmp_path / "train.txt", tmp_path / "out", "--root", images.parent)
     assert "2 of 3 lines refused, 1 allowed" in outcome.err
-    assert outcome.err.endswith("The lines look like --labels class: give that option\n")
+    command = f"packtrain pack {tmp_path}/train.txt OUT --labels class --root {images.parent}"
+    assert outcome.err.endswith(f"The lines look like --labels class. Type: {command}\n")
     (tmp_path / "train.txt").write_text("image 0.jpg 1 0\nimage 1.jpg 0 1\n")
     outcome = run("pack", tmp_path / "train.txt", tmp_path / "out", "--root", images.parent)
     assert "none of 2 sampled files can be read. First: " in outcome.err
-    assert "The lines look like --labels int*2: give that option" in outcome.err
+    assert "The lines look like --labels int*2. Type: " in outcome.err
 
 
 def bash(command: str) -> subprocess.CompletedProcess[str]:

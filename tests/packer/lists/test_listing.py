@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.packing import entries
 from helpers.support import soon
@@ -206,6 +209,22 @@ def test_labels_that_begin_at_1_do_not_get_the_names_of_other_classes(
     assert read(1, 2, 3, 1) == 4
 
 
+@pytest.mark.parametrize("blank", [" ", ",", "\t"])
+def test_what_is_typed_makes_labels_begin_at_0(tmp_path: Path, blank: str) -> None:
+    paths = ["a  b.jpg", "2.jpg", "c 10.jpg"]
+    (tmp_path / "train.txt").write_text("".join(f"{path}{blank}{label}\n" for label, path in enumerate(paths, 1)))
+    (tmp_path / "classes.txt").write_text("x\ny\nz\n")
+    with pytest.raises(ListError, match="begin at 1") as caught:
+        read_list(tmp_path / "train.txt", LabelSpec(), classes=tmp_path / "classes.txt")
+    typed = re.search("Type: (.*), and pack", str(caught.value))
+    assert typed is not None
+    subprocess.run(typed[1], shell=True, check=True)
+    listing = read_list(tmp_path / "train.new.txt", LabelSpec(), classes=tmp_path / "classes.txt")
+    assert [(entry.path, entry.label) for entry in listing.entries(np.arange(3))] == list(
+        zip(paths, range(3), strict=True)
+    )
+
+
 @pytest.mark.parametrize("line", ["golden retriever my tench.JPEG", "golden my tench.JPEG", "0 noext"])
 def test_nothing_is_suggested_that_would_not_work(tmp_path: Path, line: str) -> None:
     (tmp_path / "noext").touch()
@@ -234,6 +253,20 @@ def test_the_file_of_class_names_is_named_if_it_cannot_be_read(tmp_path: Path, c
     make(tmp_path / "classes.txt")
     with pytest.raises(ListError, match=message):
         read_list(tmp_path / "train.txt", LabelSpec(), classes=tmp_path / "classes.txt")
+
+
+def test_advice_does_not_forget_the_file_of_class_names(tmp_path: Path) -> None:
+    """Without it, the classes would get other numbers."""
+    path, names = tmp_path / "train.txt", tmp_path / "classes.txt"
+    path.write_text("a.jpg cow\nb.jpg cat\n")
+    names.write_text("eel\ndog\n")
+    with pytest.raises(ListError, match=rf"Type: packtrain pack {path} OUT --labels class --classes FILE$"):
+        read_list(path, LabelSpec(), classes=names)
+    message = (
+        r"class 'cow' is not among the 2 class names\. Add the names in the list to the file of --classes, or leave"
+    )
+    with pytest.raises(ListError, match=message):
+        read_list(path, LabelSpec(), classes=names, by_name=True)
 
 
 def test_a_missing_list_is_an_error_with_what_is_there_instead(tmp_path: Path) -> None:
@@ -383,7 +416,7 @@ def test_names_as_labels_follow_a_file_of_class_names(tmp_path: Path) -> None:
         ("float", b"hf://bucket/a.jpg 3\n", "copy the others to a disk"),
         ("int", b"a.jpg 3\n", ""),
         ("int", b"without a suffix 3\n", ""),
-        ("int", b"3 a.jpg\n", "A line is the path of an image, a blank, and its label, such as"),
+        ("int", b"a.jpg x y\nb.jpg 3\n", "What follows the path on line 0 looks like the name of a class with blanks"),
     ],
 )
 def test_the_advice_is_what_the_first_line_looks_like(labels: str, text: bytes, advice: str) -> None:

@@ -58,7 +58,7 @@ OTHERS: dict[str, tuple[Callable[[Path], bytes], str]] = {
     ),
     "list.txt.bz2": (
         lambda _: bz2.compress(b"a.jpg 1\n"),
-        "is compressed with bzip2, not a list: decompress it first",
+        r"is compressed with bzip2. Type: bunzip2 < {} > \S+/list.txt.new, and pack \S+/list.txt.new in its place",
     ),
     "a.zip": (zip_of, "is a ZIP archive, not a list: unpack it with `unzip`"),
     "a.jpg": (lambda _: jpeg(), "is an image, not a list: give a file with one `path label` per line"),

@@ -8,6 +8,8 @@ import io
 import json
 import os
 import re
+import shutil
+import subprocess
 import sys
 import tracemalloc
 from collections.abc import Sequence
@@ -408,7 +410,7 @@ COLUMN_ERRORS: dict[str, tuple[str, bytes, str]] = {
     "unknown": ("a.csv", b"path,caption\na,b\n", "a.csv has no column 'captoin', but path, caption; did you mean"),
     "twice": ("a.csv", b"captoin,captoin\na,b\n", "a.csv has 2 columns 'captoin': give each a name of its own"),
     "never a key": ("a.jsonl", b'{"path": 1}\n', "a.jsonl has no column 'captoin', but path"),
-    "one document": ("a.json", b"{}", "is JSON, but a list has an object on each line"),
+    "one document": ("a.json", b"{}", "is one JSON document, but a list has an object on each line"),
 }
 
 
@@ -488,8 +490,12 @@ def test_a_list_with_columns_that_are_not_named_gets_the_line_to_type(case: str,
 
 def test_a_first_row_is_not_taken_for_names_of_columns(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"a.jpg,cat,a.png\nb.jpg,dog,b.png\n")
-    with pytest.raises(ListError, match="A line is the path of an image"):
+    with pytest.raises(ListError) as caught:
         read_list(tmp_path / "a.csv", LabelSpec())
+    assert str(caught.value).endswith(
+        f"Type: sed -E '1i path,label,mask' < {tmp_path}/a.csv > {tmp_path}/a.new.csv && packtrain pack "
+        f"{tmp_path}/a.new.csv OUT --image path --label label --mask mask"
+    )
     (tmp_path / "train.txt").write_bytes(b"a.jpg 0\nb.jpg 1\n")
     with pytest.raises(UsageError, match=r"but a\.jpg 0\. Its first line must name the columns"):
         read_list(tmp_path / "train.txt", LabelSpec(), columns=Columns(image="path"))
@@ -722,10 +728,17 @@ def test_a_json_line_with_more_than_one_meaning_is_refused(doubt: bytes) -> None
         ("l.jsonl", '["a.jpg", 0]\n["b.jpg", 1]\n'),
     ],
 )
-def test_other_json_is_refused_with_the_form_of_a_line(name: str, text: str, tmp_path: Path) -> None:
+def test_what_is_typed_for_other_json_makes_a_list_of_it(name: str, text: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(UsageError, match="but a list has an object on each line, such as "):
+    with pytest.raises(UsageError, match="but a list has an object on each line") as caught:
         read_list(tmp_path / name, LabelSpec())
+    typed = re.search(r"Type: (.*), and pack (\S+) in its place", str(caught.value))
+    assert typed is not None
+    if shutil.which("jq") is None:
+        pytest.skip("needs jq")
+    subprocess.run(typed[1], shell=True, check=True)
+    listing = read_list(Path(typed[2]), LabelSpec(), columns=Columns("image", "label"))
+    assert [(entry.path, entry.label) for entry in entries(listing)] == [("a.jpg", 0), ("b.jpg", 1)]
 
 
 @pytest.mark.parametrize("name", ["l.json", "l.jsonl", "l.txt"])
