@@ -109,10 +109,11 @@ def open_image(data: Encoded) -> Image:
         ValueError: It is a damaged coefficient record.
         Exception: Whatever Pillow's plugins raise on a damaged header.
     """
+    # First: a damaged coefficient record is damaged whatever is installed.
+    data = as_image_file(data)
     pillow = require_pillow(file_like(data))
     from PIL import UnidentifiedImageError
 
-    data = as_image_file(data)
     try:
         image: Image = pillow.open(io.BytesIO(data), formats=_plugins())
     except UnidentifiedImageError as error:

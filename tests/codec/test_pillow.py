@@ -13,6 +13,7 @@ from helpers.support import encoded, picture, tree, with_modules
 
 from packtrain import PackOptions, open_dataset, pack
 from packtrain._codec import native
+from packtrain._codec.coefficients import MAGIC
 from packtrain._codec.pillow import pillow_conflict
 from packtrain._core.installing import extra_command
 from packtrain._core.options import StoreOptions
@@ -114,6 +115,15 @@ def test_without_either_packing_stops_at_what_only_pillow_can_judge(
 def test_with_it_packing_refuses_what_only_pillow_could_judge(content: bytes) -> None:
     with pytest.raises(Refused):
         store_image(content, StoreOptions())
+
+
+@pytest.mark.skipif(native.extension is None, reason="without the C extension, nothing reads coefficient records")
+def test_without_either_a_damaged_coefficient_record_is_damaged(without_pillow: Path) -> None:
+    code = f"from packtrain._codec.decoders import decoder; decoder().decode({MAGIC + bytes(64)!r}, 'RGB')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=with_modules(without_pillow)
+    )
+    assert done.stderr.splitlines()[-1] == "ValueError: the coefficient record is damaged"
 
 
 @pytest.mark.skipif(native.extension is None, reason="without the C extension, there is no decoder at all")
