@@ -11,12 +11,11 @@ from pathlib import Path
 
 import click
 import pytest
+from helpers.damage import forge
 from helpers.support import encoded, picture
 
 from packtrain import PackOptions, pack
 from packtrain._cli import output
-from packtrain._core.document import dump_document, load_document
-from packtrain._core.manifest import VERSION
 
 from .conftest import Run
 
@@ -67,15 +66,13 @@ class TestNamesThatSteerTerminals:
     def test_in_fields_of_a_manifest(self, run: Run, images: Path, tmp_path: Path) -> None:
         pack(images, tmp_path / "out", PackOptions())
         path = tmp_path / "out" / "manifest.json"
-        body = load_document(path, newest=VERSION)
-        forged = {"written_by": f"{EVIL}\nshards  0", "classes": [f"{EVIL}\n2 dogs"] * 3}
-        path.write_bytes(dump_document(body | forged))
+        forge(path, lambda body: body.update(written_by=f"{EVIL}\nshards  0", classes=[f"{EVIL}\n2 dogs"] * 3))
         outcome = run("info", tmp_path / "out")
         assert outcome.code == 0
         assert not STEERING.search(outcome.out)
         assert "\\nshards" in outcome.out
         assert "\\n2 dogs" in outcome.out
-        path.write_bytes(dump_document(body | {"format": EVIL}))
+        forge(path, lambda body: body.update(format=EVIL))
         assert not STEERING.search(run("verify", tmp_path / "out").out + run("info", tmp_path / "out").err)
 
     def test_in_the_note_of_a_progress_line(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import gc
 import io
-import json
 import multiprocessing
 import os
 import time
@@ -17,13 +16,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.damage import forge
 from helpers.samples import schemas
 from helpers.support import soon, spoil
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from packtrain._core import generations
-from packtrain._core.document import dump_document
 from packtrain._core.errors import (
     CorruptFile,
     DatasetError,
@@ -133,13 +132,6 @@ def test_an_index_of_many_columns_has_a_longer_header() -> None:
     assert np.load(io.BytesIO(data), max_header_size=len(data)).dtype.names == table.dtype.names
 
 
-def _forged(path: Path, change: dict[str, Any]) -> None:
-    """Changes values of a document and gives it a sound checksum."""
-    body = json.loads(path.read_bytes())
-    del body["checksum"]
-    path.write_bytes(dump_document(body | change))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -160,7 +152,7 @@ def _forged(path: Path, change: dict[str, Any]) -> None:
 )
 def test_a_forged_generation_is_refused(root: Path, change: dict[str, Any], message: str) -> None:
     path = generation_path(root, 17)
-    _forged(path, change)
+    forge(path, lambda body: body.update(change))
     with pytest.raises(CorruptFile, match=message) as caught:
         Generation.load(root, 17)
     assert caught.value.file == f"{GENERATIONS}/00000017.json"
@@ -187,7 +179,7 @@ FIELD = asdict(Field("x", "array", dtype="<f4", shape=(3,)))
     ids=str,
 )
 def test_a_forged_description_is_refused(root: Path, change: dict[str, Any], message: str) -> None:
-    _forged(root / CACHE, change)
+    forge(root / CACHE, lambda body: body.update(change))
     with pytest.raises(CorruptFile, match=message) as caught:
         CacheInfo.load(root)
     assert caught.value.file == CACHE and REMEDY in str(caught.value)
@@ -211,7 +203,7 @@ def test_a_damaged_document_is_named_and_never_waited_for(root: Path, damage: st
 @pytest.mark.parametrize("load", [CacheInfo.load, lambda root: Generation.load(root, 17)])
 def test_a_newer_version_asks_for_a_newer_packtrain(root: Path, load: Callable[[Path], object]) -> None:
     for path in (root / CACHE, generation_path(root, 17)):
-        _forged(path, {"version": 2})
+        forge(path, lambda body: body.update(version=2))
     with pytest.raises(UnsupportedVersion, match="pip install -U packtrain"):
         load(root)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.damage import forge
 
-from packtrain._core.document import dump_document
 from packtrain._core.manifest import FieldInfo, FileInfo, Link, Manifest, ShardInfo
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._core.schema import RESERVED, Field, Schema, check_name, image_field
@@ -46,6 +46,13 @@ def loaded(folder: Path, manifest: Manifest) -> Manifest:
     return Manifest.load(folder)
 
 
+def forged(folder: Path, manifest: Manifest, change: Callable[[Any], object]) -> Manifest:
+    """What is loaded of a manifest that was changed, and has the checksum of what it is now."""
+    (folder / "manifest.json").write_bytes(manifest.dump())
+    forge(folder / "manifest.json", change)
+    return Manifest.load(folder)
+
+
 @pytest.mark.parametrize(
     ("manifest", "version"),
     [
@@ -71,24 +78,18 @@ def test_a_linked_shard_is_found_by_its_base_unless_a_copy_lies_in_the_folder(tm
 
 
 def test_keys_of_later_packtrains_are_ignored_if_their_names_say_so(tmp_path: Path) -> None:
-    body = json.loads(LINKED.dump())
-    del body["checksum"]
-    for place in (body, body["fields"][0], body["shards"][0], body["shards"][0]["link"], body["rejects_file"]):
-        place["x-later"] = {"any": ["thing"]}
-    (tmp_path / "manifest.json").write_bytes(dump_document(body))
-    assert Manifest.load(tmp_path) == LINKED
-    body["shards"][0]["link"]["region"] = "eu"
-    (tmp_path / "manifest.json").write_bytes(dump_document(body))
+    def later(body: Any) -> None:
+        for place in (body, body["fields"][0], body["shards"][0], body["shards"][0]["link"], body["rejects_file"]):
+            place["x-later"] = {"any": ["thing"]}
+
+    assert forged(tmp_path, LINKED, later) == LINKED
     with pytest.raises(UnsupportedVersion, match=r"shards\[0\]\.link: has an unknown key \"region\".*newer packtrain"):
-        Manifest.load(tmp_path)
+        forged(tmp_path, LINKED, lambda body: body["shards"][0]["link"].update(region="eu"))
 
 
 def test_version_1_knows_no_such_keys(tmp_path: Path) -> None:
-    body = json.loads(ALONE.dump())
-    del body["checksum"]
-    (tmp_path / "manifest.json").write_bytes(dump_document({**body, "x-later": 1}))
     with pytest.raises(CorruptFile, match="unknown key"):
-        Manifest.load(tmp_path)
+        forged(tmp_path, ALONE, lambda body: body.update({"x-later": 1}))
 
 
 WRONG: dict[str, Callable[[Any], None]] = {
@@ -111,12 +112,8 @@ WRONG: dict[str, Callable[[Any], None]] = {
 
 @pytest.mark.parametrize("change", WRONG)
 def test_what_no_writer_writes_is_refused(tmp_path: Path, change: str) -> None:
-    body = json.loads(LINKED.dump())
-    del body["checksum"]
-    WRONG[change](body)
-    (tmp_path / "manifest.json").write_bytes(dump_document(body))
     with pytest.raises(CorruptFile) as caught:
-        Manifest.load(tmp_path)
+        forged(tmp_path, LINKED, WRONG[change])
     assert "secret" not in str(caught.value)
 
 
@@ -132,12 +129,8 @@ def test_a_link_whose_address_has_a_query_is_refused_in_the_web_and_a_key_in_a_b
     "path", ["/etc/passwd", "../a", "a/../b", "a/..", "", ".", "./a", "a/./b", "a//b", "a/", "a\0b", "\ud800"]
 )
 def test_a_link_leads_nowhere_but_down(tmp_path: Path, path: str) -> None:
-    body = json.loads(LINKED.dump())
-    del body["checksum"]
-    body["shards"][0]["link"]["path"] = path
-    (tmp_path / "manifest.json").write_bytes(dump_document(body))
     with pytest.raises(CorruptFile, match=r"path|surrogates"):
-        Manifest.load(tmp_path)
+        forged(tmp_path, LINKED, lambda body: body["shards"][0]["link"].update(path=path))
 
 
 @pytest.mark.parametrize("name", [*sorted(RESERVED), "", "A", "1a", "_a", "a-b", "a.b", "ä", "a" * 65])

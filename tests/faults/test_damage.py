@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.damage import assert_named_by_verify, changed, files, flipped
+from helpers.damage import assert_named_by_verify, changed, files, flipped, forge, reindexed
 from helpers.support import FORMATS, image_set, packed, sources
 
 from packtrain import PackOptions, open_dataset, verify
-from packtrain._core.document import dump_document
-from packtrain._core.index import IndexWriter
-from packtrain._core.manifest import VERSION, Manifest
+from packtrain._core.manifest import VERSION
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._packer.lists.reader import read_list
 from packtrain._packer.planning import outline_plan, plan_shards
@@ -330,19 +328,10 @@ def test_a_missing_manifest_is_no_dataset(plain: Packed) -> None:
         open_dataset(plain.folder / "index")
 
 
-def forge(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Changes the manifest and gives it the checksum that then belongs to it."""
-    path = folder / "manifest.json"
-    body = json.loads(path.read_text())
-    del body["checksum"]
-    change(body)
-    path.write_bytes(dump_document(body))
-
-
 def test_a_manifest_of_a_newer_version_is_refused_by_number(plain: Packed) -> None:
     """Even where everything else about it is unknown, such as the place of its checksum."""
     newer = f"version {VERSION + 1};.* up to {VERSION}\\b"
-    forge(plain.folder, lambda body: body.update(version=VERSION + 1))
+    forge(plain.folder / "manifest.json", lambda body: body.update(version=VERSION + 1))
     for read in (open_dataset, verify):
         with pytest.raises(UnsupportedVersion, match=newer):
             read(plain.folder)
@@ -383,7 +372,7 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(
         shutil.copy(inside, copy)
     if name == "{absolute}":
         name = str(tmp_path / "x")
-    forge(dataset.folder, lambda body: PLACES[place](body).update(name=name))
+    forge(dataset.folder / "manifest.json", lambda body: PLACES[place](body).update(name=name))
     with pytest.raises(
         CorruptFile, match=rf"manifest\.json is damaged: {WHERE[place]}.name: expected the plain name of a file"
     ):
@@ -413,17 +402,7 @@ def test_an_index_that_points_elsewhere_is_refused(
     """Even though all its checksums are right. Sizes matter only for raw records."""
     model, listing = models["lmdb", "raw"]
     dataset = Packed.at(shutil.copytree(model, tmp_path / "dataset"), listing)
-    manifest = Manifest.load(dataset.folder)
-    arrays = {info.name: np.load(dataset.folder / f"index/{info.name}.npy") for info in manifest.columns}
-    arrays[column][1] = value
-    writer = IndexWriter(dataset.folder / "index", manifest.records)
-    for info in manifest.columns:
-        if info.name.endswith("_offsets"):
-            text = info.name.removesuffix("_offsets")
-            writer.add_text(text, arrays[info.name], arrays[f"{text}_bytes"])
-        elif info.name != "blocks" and not info.name.endswith("_bytes"):
-            writer.add(info.name, arrays[info.name])
-    (dataset.folder / "manifest.json").write_bytes(replace(manifest, columns=writer.finish()).dump())
+    reindexed(dataset.folder, lambda columns: columns[column].put(1, value))
     opened = open_dataset(dataset.folder, io=io, check=False)
     with pytest.raises(DatasetError, match=r"row 1|names shard"):
         opened.image(1)

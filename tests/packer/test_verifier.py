@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 from crc32c import crc32c
+from helpers.damage import reindexed
 from helpers.shards import jpeg, write_tar
 from helpers.support import FORMATS, flip, image_set, packed, shard_bytes, sources, tree
 from webdataset import tariterators
 from webdataset.tariterators import tar_file_iterator
 
 from packtrain import index_shards, verify
-from packtrain._core.index import IndexWriter
 from packtrain._core.manifest import FileInfo, Manifest
 from packtrain._core.options import StoreOptions
 from packtrain.errors import UsageError
@@ -57,19 +57,6 @@ def tar(datasets: Datasets, tmp_path: Path) -> Path:
 def shards(dataset: Path) -> list[Path]:
     """The container files."""
     return [dataset / shard.name for shard in Manifest.load(dataset).shards]
-
-
-def reindexed(dataset: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Changes columns of the index, and every checksum that would show it."""
-    manifest = Manifest.load(dataset)
-    columns = {info.name: np.load(dataset / "index" / f"{info.name}.npy") for info in manifest.columns}
-    change(columns)
-    writer = IndexWriter(dataset / "index", manifest.records)
-    for name in columns:
-        if name != "blocks" and not name.startswith("path_"):
-            writer.add(name, columns[name])
-    writer.add_text("path", columns["path_offsets"], columns["path_bytes"])
-    (dataset / "manifest.json").write_bytes(replace(manifest, columns=writer.finish()).dump())
 
 
 @pytest.mark.parametrize("decode", [False, True], ids=["", "decoded"])

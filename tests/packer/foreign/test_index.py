@@ -7,11 +7,8 @@ import io
 import json
 import os
 import re
-import signal
 import subprocess
-import sys
 import tarfile
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,16 +17,16 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.corpus import exif
+from helpers.damage import reindexed
 from helpers.fields import NO_JSON, STORED_JSON
 from helpers.jpegs import scan_bomb
 from helpers.shards import Indexed, by_key, jpeg, npy, write_shards, write_tar
-from helpers.support import encoded, picture
+from helpers.support import encoded, flip, picture, tree
 from PIL import Image
 
 from packtrain import open_dataset, pack, verify
 from packtrain._core.errors import CorruptFile, DatasetError, OutputConflict, PackError, TooManyRejects, UsageError
 from packtrain._core.files import checksum_file
-from packtrain._core.index import IndexWriter
 from packtrain._core.manifest import Manifest
 from packtrain._core.options import LabelSpec
 from packtrain._packer.foreign import sources
@@ -399,7 +396,7 @@ def test_several_processes_give_the_same_bytes(tmp_path: Path) -> None:
     contents = []
     for workers in (1, 2):
         out = Path(index_shards(tmp_path / "shards", tmp_path / str(workers) / "out", num_workers=workers).dataset)
-        contents.append({path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()})
+        contents.append(tree(out))
     assert contents[0] == contents[1]
 
 
@@ -440,17 +437,7 @@ def test_update_with_other_fields_and_classes(tmp_path: Path) -> None:
 def test_update_refuses_labels_without_a_class(tmp_path: Path, label: int) -> None:
     samples = [[("a.json", b'{"x": "ape"}')], [("b.json", b'{"x": "bee"}')]]
     dataset = indexed(tmp_path, *samples, label="json:x")
-    manifest = dataset.manifest
-    columns = {
-        column.name: np.array(np.load(dataset.folder / f"index/{column.name}.npy")) for column in manifest.columns
-    }
-    columns["label"][1] = label
-    writer = IndexWriter(dataset.folder / "index", manifest.records)
-    for name in [name for name in columns if not name.endswith(("blocks", "_bytes", "_offsets"))]:
-        writer.add(name, columns[name])
-    writer.add_text("path", columns["path_offsets"], columns["path_bytes"])
-    forged = replace(manifest, columns=writer.finish())
-    (dataset.folder / "manifest.json").write_bytes(forged.dump())
+    reindexed(dataset.folder, lambda columns: columns["label"].put(1, label))
     new = write_tar(tmp_path / "b.tar", samples[0])
     with pytest.raises(CorruptFile, match="labels without a class"):
         index_shards(new, dataset.folder, update=True)
@@ -481,27 +468,6 @@ def test_shards_of_the_same_name_get_names_of_their_own(tmp_path: Path) -> None:
         "s-000003.tar",
     ]
     assert len(dataset.samples()) == 4
-
-
-@pytest.mark.complete
-def test_readers_find_the_old_dataset_or_the_new_one(tmp_path: Path) -> None:
-    """While updates are killed at any moment, the manifest always names an index that is there."""
-    shards, out = write_shards(tmp_path / "shards", 8, 1), tmp_path / "out"
-    index_shards(shards[:1], out)
-    script = (
-        "import sys; from packtrain._packer.foreign.indexer import index_shards\n"
-        "for n in range(2, 9): index_shards(sys.argv[2:2 + n], sys.argv[1], update=True)"
-    )
-    for delay in (0.3, 0.35, 0.4, 0.45, 5):
-        process = subprocess.Popen([sys.executable, "-c", script, out, *shards], stderr=subprocess.DEVNULL)
-        end = time.monotonic() + delay
-        while time.monotonic() < end and process.poll() is None:
-            assert Manifest.load(out).records >= 1
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        assert len(Indexed(out).samples()) == Manifest.load(out).records
-    index_shards(shards, out, update=True)
-    assert len(Indexed(out).samples()) == 8
 
 
 @pytest.mark.parametrize("window", [1, 700, 5000])
@@ -566,9 +532,7 @@ def test_verify_compares_shards_with_what_tarfile_finds(tmp_path: Path) -> None:
     assert dataset.manifest.records == 2
     shard = tmp_path / "a.tar"
     assert problems() == []
-    data = bytearray(shard.read_bytes())
-    data[600] ^= 1
-    shard.write_bytes(data)
+    flip(shard, 600)
     assert any("crc32c" in message for message in problems())
     shard.unlink()
     assert problems()
