@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
 import sys
-from collections.abc import Callable
+import termios
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.fillers import cleared
 
 from packtrain._cli import index_cmd, main, pack_cmd, verify_cmd
 
@@ -28,6 +35,32 @@ class Outcome:
 
 
 Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def root(memory_path: Path) -> Iterator[Path]:
+    """Where a growing cache may be; whoever fills it is ended after the test."""
+    with cleared(memory_path / "cache"):
+        yield memory_path / "cache"
+
+
+def on_terminal(*words: object) -> tuple[str, bytes]:
+    """What a command prints, and what it shows on the terminal of its standard error."""
+    screen, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 100))
+    command = [sys.executable, "-m", "packtrain", *map(str, words)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, stdin=terminal, text=True) as process:
+        os.close(terminal)
+        shown = b""
+        # Reading raises an error when the terminal is closed.
+        with suppress(OSError):
+            while piece := os.read(screen, 4096):
+                shown += piece
+        assert process.stdout is not None
+        printed = process.stdout.read()
+    os.close(screen)
+    assert process.returncode == 0
+    return printed, shown
 
 
 @pytest.fixture

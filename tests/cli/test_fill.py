@@ -8,12 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from helpers import fillers
-from helpers.fillers import cleared
+from helpers.fillers import environment
 
 from packtrain import GrowingCache
 from packtrain._cli import fill_cmd, output
@@ -27,18 +26,6 @@ from .conftest import Run
 
 SIZES = ("--budget", "4MiB", "--shard-size", "128KiB")
 WORDS = (sys.executable, "-m", "packtrain", "fill")
-
-
-@pytest.fixture
-def root(memory_path: Path) -> Iterator[Path]:
-    """Where a cache may be; whoever fills it is ended after the test."""
-    with cleared(memory_path / "cache"):
-        yield memory_path / "cache"
-
-
-def environment() -> dict[str, str]:
-    path = os.pathsep.join(filter(None, [str(Path(fillers.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": path}
 
 
 class TestFilling:
@@ -90,25 +77,6 @@ class TestFilling:
         lines = run("fill", "helpers.fillers:few", root, *SIZES).err.splitlines()
         assert len(lines) == 2
         assert all(line.startswith("fill: ") for line in lines)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["CACHE"], "expected MODULE:FUNCTION CACHE, found CACHE"),
-        (["m:f", "CACHE"], "--budget is missing"),
-        (["m:f", "CACHE", "--budget", "much"], "much"),
-        (["m:f", "CACHE", "--budget", "1GiB", "--headroom", "3"], "headroom=3"),
-        (["--records", "D", "--slices", "F", "--shape", "4", "CACHE"], "cannot be combined"),
-        (["--slices", "F", "CACHE"], "go together"),
-        (["--shape", "4", "m:f", "CACHE"], "go together"),
-        (["--records", "D", "m:f", "CACHE"], "expected CACHE, found m:f CACHE"),
-    ],
-)
-def test_wrong_usage_is_explained(run: Run, words: list[str], message: str) -> None:
-    done = run("fill", *words)
-    assert done.code == 2
-    assert message in done.err
 
 
 def test_a_line_says_what_matters() -> None:

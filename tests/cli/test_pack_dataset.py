@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers.support import packed
 
 from packtrain._core.manifest import Manifest
 from packtrain._core.options import StoreOptions
+
+from .conftest import Run
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +22,6 @@ def source(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "lmdb",
         store=StoreOptions("raw", mode="L", orientation="apply"),
     )
-
-
-Run = Callable[..., Any]
 
 
 def test_what_is_not_said_stays(run: Run, source: Path, tmp_path: Path) -> None:
@@ -44,19 +41,3 @@ def test_options(run: Run, source: Path, tmp_path: Path) -> None:
     manifest = Manifest.load(tmp_path / "out")
     assert (code, manifest.format, len(manifest.shards) > 1) == (0, "tar", True)
     assert manifest.store == StoreOptions("jpeg", "short=20", 70, orientation="apply")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--resize", "20x20"], "--resize says how pixels are stored: also say --store"),
-        (["--seed", 1, "--keep-order"], "contradict"),
-        (["--text", "caption"], "is a dataset, which says what its rows are: leave out `columns`"),
-        (["--labels", "float"], "is a dataset, which says what its rows are: leave out `--labels`"),
-    ],
-)
-def test_wrong_usage(run: Run, source: Path, tmp_path: Path, arguments: list[object], message: str) -> None:
-    outcome = run("pack", source, tmp_path / "out", *arguments)
-    assert outcome.code == 2
-    assert message in outcome.err
-    assert not (tmp_path / "out").exists()

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from helpers import fillers
-from helpers.fillers import cleared, wait_until_unfilled
-from helpers.support import encoded, picture
+from helpers.fillers import wait_until_unfilled
 
 from packtrain import GrowingCache, index_shards, pack
 from packtrain._core.generations import STATUS
@@ -20,25 +17,14 @@ from .conftest import Run
 SIZES = ("--budget", "4MiB", "--shard-size", "128KiB")
 
 
-@pytest.fixture
-def root(memory_path: Path) -> Iterator[Path]:
-    """Where a cache may be; whoever fills it is ended after the test."""
-    with cleared(memory_path / "cache"):
-        yield memory_path / "cache"
-
-
 class TestOfADataset:
-    def test_one_that_is_packed_is_complete(self, run: Run, tmp_path: Path) -> None:
-        (tmp_path / "0.jpg").write_bytes(encoded(picture(0)))
-        (tmp_path / "list.txt").write_text("0.jpg 0\n")
-        pack(tmp_path / "list.txt", tmp_path / "out")
+    def test_one_that_is_packed_is_complete(self, run: Run, images: Path, tmp_path: Path) -> None:
+        pack(images, tmp_path / "out")
         done = run("status", tmp_path / "out")
         assert (done.code, done.out) == (0, f"{tmp_path / 'out'}: complete: all 1 shards are done\n")
 
-    def test_so_is_one_that_is_indexed(self, run: Run, tmp_path: Path) -> None:
-        (tmp_path / "0.jpg").write_bytes(encoded(picture(0)))
-        (tmp_path / "list.txt").write_text("0.jpg 0\n")
-        pack(tmp_path / "list.txt", tmp_path / "out")
+    def test_so_is_one_that_is_indexed(self, run: Run, images: Path, tmp_path: Path) -> None:
+        pack(images, tmp_path / "out")
         index_shards([tmp_path / "out"], tmp_path / "index")
         found = run("status", tmp_path / "index", "--json").json
         assert (found["complete"], found["shards"], found["missing"], found["array"]) == (True, 1, [], "")

@@ -161,24 +161,6 @@ class TestInterrupted:
 
 
 class TestErrors:
-    @pytest.mark.parametrize(
-        ("words", "code", "message"),
-        [
-            (["--transform", "rcc224"], 2, "did you mean 'rrc224'"),
-            (["--transform", "nowhere:train"], 2, "cannot be imported"),
-            (["--seconds", "0"], 2, "--seconds"),
-            (["--seconds", "nan"], 2, "seconds"),
-            (["--batch-size", "0"], 2, "--batch-size"),
-            (["--max-workers", "-1"], 2, "--max-workers"),
-            (["--plot", "chart.pdf"], 2, "ends in .png"),
-            (["--plot", "no/such/folder/chart.png"], 2, "there is no folder"),
-        ],
-    )
-    def test_wrong_usage(self, run: Run, folder: Path, words: list[str], code: int, message: str) -> None:
-        outcome = run("tune", folder, *words)
-        assert (outcome.code, outcome.out) == (code, "")
-        assert message in outcome.err
-
     def test_no_dataset(self, run: Run, tmp_path: Path) -> None:
         outcome = run("tune", tmp_path)
         assert outcome.code == 1 and "manifest.json" in outcome.err

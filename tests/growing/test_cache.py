@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from helpers import fillers
-from helpers.fillers import BUDGET, SHARD, cleared, wait_until_unfilled
+from helpers.fillers import BUDGET, SHARD, wait_until_unfilled
 from helpers.waiting import wait_until
 
 from packtrain import GrowingCache
@@ -26,13 +26,6 @@ from packtrain._growing.options import FillOptions
 from packtrain._growing.process import run
 from packtrain.errors import FillError, OutputConflict, UsageError
 from packtrain.reports import FillStatus
-
-
-@pytest.fixture
-def root(memory_path: Path) -> Iterator[Path]:
-    """Where a cache may be; whoever fills it is ended after the test."""
-    with cleared(memory_path / "cache"):
-        yield memory_path / "cache"
 
 
 @pytest.fixture
@@ -90,7 +83,7 @@ class TestDataset:
 
     def test_a_source_without_samples_ends_the_wait(self, cache: GrowingCache) -> None:
         def train() -> None:
-            cache.fill(fillers.nothing)
+            cache.fill(fillers.none)
             cache.dataset()
 
         with pytest.raises(FillError, match=r"and will have none|without a sample"):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from helpers import fillers
-from helpers.fillers import BUDGET, SHARD, cleared, ready, trainer, wait_until_unfilled
+from helpers.fillers import BUDGET, SHARD, ready, trainer, wait_until_unfilled
 
 from packtrain._core.errors import FillError, OutputConflict, UsageError
 from packtrain._core.generations import LOG, generation_numbers
@@ -25,13 +25,6 @@ from packtrain._growing.process import run, start
 from packtrain._growing.status import read_status
 
 OPTIONS = FillOptions(BUDGET, shard_size=SHARD)
-
-
-@pytest.fixture
-def root(memory_path: Path) -> Iterator[Path]:
-    """Where a cache may be; whoever fills it is ended after the test."""
-    with cleared(memory_path / "cache"):
-        yield memory_path / "cache"
 
 
 @pytest.fixture
@@ -111,8 +104,7 @@ def program(tmp_path: Path, root: Path, text: str, *flags: str) -> str:
     """What a program says on standard error that fills a cache from a source of its own."""
     (tmp_path / "program.py").write_text(text)
     words = [sys.executable, *(flags or ["program.py"])]
-    path = os.pathsep.join(filter(None, [str(Path(fillers.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, "ROOT": str(root)}
+    environment = {**fillers.environment(), "ROOT": str(root)}
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     return done.stderr
 

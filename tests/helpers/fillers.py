@@ -87,11 +87,6 @@ def talking() -> Iterator[dict[str, Any]]:
         yield each
 
 
-def nothing() -> Iterator[dict[str, Any]]:
-    """No sample at all."""
-    return iter(())
-
-
 PROGRAM: Final = """\
 import os, signal, sys, time
 from helpers import fillers
@@ -106,18 +101,23 @@ if __name__ == "__main__":
 """
 
 
+def environment() -> dict[str, str]:
+    """The environment of a process that imports these sources."""
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path}
+
+
 def trainer(folder: Path, body: str, root: Path) -> subprocess.Popen[str]:
     """Starts a program in a process group of its own. It has a `cache`, and prints a line when it is ready."""
     script = folder / "train.py"
     lines = [f"cache = GrowingCache(root, {BUDGET!r}, shard_size={SHARD!r})", *body.splitlines()]
     script.write_text(PROGRAM.format(body="\n".join(f"    {line}" for line in lines)))
-    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
     return subprocess.Popen(
         [sys.executable, str(script), str(root)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": path},
+        env=environment(),
         start_new_session=True,
     )
 

@@ -1,0 +1,16 @@
+"""Where growing caches lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers.fillers import cleared
+
+
+@pytest.fixture
+def root(memory_path: Path) -> Iterator[Path]:
+    """Where a cache may be; whoever fills it is ended after the test."""
+    with cleared(memory_path / "cache"):
+        yield memory_path / "cache"
