@@ -13,23 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.damage import forge
 from helpers.faults.campaign import renewed
 from helpers.faults.cases import OPTIONS, Job, assert_same, written
 from helpers.faults.harness import FaultServer
+from helpers.packing import Stopped, stop_after
 from helpers.support import FORMATS, image_set, shard_bytes, tree
 
 from packtrain import PackOptions, pack
-from packtrain._core.document import dump_document
 from packtrain._core.manifest import VERSION
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain.errors import CorruptFile, OutputConflict, UnsupportedVersion
 from packtrain.reports import PackProgress
 
 State = dict[str, tuple[int, int]]
-
-
-class Stopped(Exception):
-    """What a test raises to stop a pack between two shards."""
 
 
 def state(out: Path) -> State:
@@ -39,13 +36,8 @@ def state(out: Path) -> State:
 
 def pack_until(job: Job, out: Path, lines: int) -> None:
     """Packs, and stops as soon as that many lines are done."""
-
-    def stop(progress: PackProgress) -> None:
-        if progress.done >= lines:
-            raise Stopped
-
     with pytest.raises(Stopped):
-        pack(job.source, out, job.options, max_rejects="1", on_progress=stop)
+        pack(job.source, out, job.options, max_rejects="1", on_progress=stop_after(lines))
 
 
 def test_a_new_an_empty_and_a_nested_folder_are_packed_into(small_job: Job, tmp_path: Path) -> None:
@@ -250,9 +242,6 @@ def test_a_damaged_plan_is_refused(small_job: Job, tmp_path: Path, finished: boo
 
 def test_a_plan_of_a_newer_version_is_refused_by_number(small_job: Job, tmp_path: Path) -> None:
     small_job.run(tmp_path)
-    plan = tmp_path / "plan.json"
-    body = json.loads(plan.read_text()) | {"version": VERSION + 7}
-    del body["checksum"]
-    plan.write_bytes(dump_document(body))
+    forge(tmp_path / "plan.json", lambda body: body.update(version=VERSION + 7))
     with pytest.raises(UnsupportedVersion, match=rf"plan.json has version {VERSION + 7}; .* up to {VERSION}\b"):
         small_job.run(tmp_path)

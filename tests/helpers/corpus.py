@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -49,6 +50,18 @@ def jpegs() -> Iterator[bytes]:
         for order in "<>":
             yield encoded(picture(orientation, 40, 30), exif=exif(orientation, order))
     yield with_segment(encoded(picture(6)), 0xE1, XMP + b'<x tiff:Orientation="6"/>')
+
+
+def chunk(kind: bytes, body: bytes) -> bytes:
+    """A chunk of a PNG file."""
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def png_of(width: int, height: int, depth: int, colour: int, pixels: bytes, palette: bytes = b"") -> bytes:
+    """A PNG file written by the standard alone (ISO/IEC 15948)."""
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0))
+    colours = chunk(b"PLTE", palette) if palette else b""
+    return b"\x89PNG\r\n\x1a\n" + header + colours + chunk(b"IDAT", zlib.compress(pixels)) + chunk(b"IEND", b"")
 
 
 def wide_grey() -> Image.Image:

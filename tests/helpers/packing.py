@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,10 @@ from packtrain._packer.lists.image_list import ImageList
 from packtrain._packer.notes import ListFacts, NoteFacts, ShardNote
 from packtrain._packer.plan import Plan
 from packtrain._packer.planning import outline_plan, plan_shards
+from packtrain.reports import PackProgress
 
+TWO_A_SHARD = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_size=2 * 8 * 8 * 3)
+"""Records of one size, two in each shard, whatever the sizes of the files."""
 RECORD_BYTES = 2 * 2 * 3
 """Size of every record: raw pixels of 2 x 2, so that plans need no file."""
 
@@ -39,6 +42,20 @@ def plan_of(images: ImageList, per_shard: int, *, seed: int | None = 0, format: 
     store = StoreOptions("raw", resize="2x2")
     options = PackOptions(format, store, images.labels, shard_size=per_shard * RECORD_BYTES, seed=seed)
     return plan_shards(outline_plan(images, options), images)
+
+
+class Stopped(Exception):
+    """What a test raises to stop a run."""
+
+
+def stop_after(lines: int) -> Callable[[PackProgress], None]:
+    """Stops a run when it has done so many lines more than earlier runs."""
+
+    def stop(progress: PackProgress) -> None:
+        if progress.done - progress.resumed >= lines:
+            raise Stopped
+
+    return stop
 
 
 @contextmanager

@@ -5,14 +5,12 @@ from __future__ import annotations
 import io
 import os
 import re
-import struct
-import zlib
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from helpers.corpus import wide_grey
+from helpers.corpus import png_of, wide_grey
 from helpers.support import encoded, image_set, items, packed, picture, sources
 from PIL import Image, ImageFile
 
@@ -24,18 +22,6 @@ from packtrain.errors import TooManyRejects
 
 JPEG = encoded(picture(0))
 PNG = encoded(picture(0), "PNG")
-
-
-def png_of(width: int, height: int) -> bytes:
-    """A PNG file that claims this size and holds nothing of it."""
-    chunks = [
-        (b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)),
-        (b"IDAT", zlib.compress(b"")),
-        (b"IEND", b""),
-    ]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
-    )
 
 
 def holding(data: bytes) -> Callable[[Path], object]:
@@ -72,7 +58,7 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "EPS named .jpg": (holding(encoded(picture(1), "EPS")), "a file of format EPS, .*: convert it to PNG or JPEG"),
     "PDF": (holding(b"%PDF-1.7\n"), "a file of format PDF, .*: convert it to PNG or JPEG"),
     "decompression bomb": (
-        holding(png_of(30_000, 30_000)),
+        holding(png_of(30_000, 30_000, 1, 0, b"")),
         "DecompressionBombError: .* raise PIL.Image.MAX_IMAGE_PIXELS",
     ),
 }
@@ -113,30 +99,28 @@ def test_a_bad_file_is_a_reject_that_says_why_and_the_others_are_packed(tmp_path
 
 
 @pytest.mark.filterwarnings("ignore")  # Pillow warns of some of them
-@pytest.mark.parametrize("check", [False, True], ids=["", "check"])
+@pytest.mark.parametrize(
+    "store",
+    [
+        StoreOptions("verbatim"),
+        StoreOptions("verbatim", check=True),
+        StoreOptions("raw"),
+        StoreOptions("raw", mode="L"),
+    ],
+    ids=["verbatim", "check", "raw", "grey"],
+)
 @pytest.mark.parametrize("kind", ACCEPTED)
-def test_an_odd_file_that_pillow_reads_is_packed_as_it_is(tmp_path: Path, kind: str, check: bool) -> None:
+def test_an_odd_file_that_pillow_reads_is_packed_as_it_is_or_with_its_pixels(
+    tmp_path: Path, kind: str, store: StoreOptions
+) -> None:
     (tmp_path / "an odd file.JPEG").write_bytes(ACCEPTED[kind])
     (tmp_path / "train.txt").write_text("an odd file.JPEG 1\n")
-    expected = Image.open(io.BytesIO(ACCEPTED[kind])).convert("RGB")
-    opened = open_dataset(
-        packed(tmp_path / "train.txt", tmp_path / "out", "tar", store=StoreOptions("verbatim", check=check))
-    )
-    assert opened.record(0) == ACCEPTED[kind]
+    expected = Image.open(io.BytesIO(ACCEPTED[kind])).convert(store.mode)
+    opened = open_dataset(packed(tmp_path / "train.txt", tmp_path / "out", "tar", store=store))
+    assert store.store == "raw" or opened.record(0) == ACCEPTED[kind]
     assert opened.image(0).tobytes() == expected.tobytes()
     assert (opened.store.index["width"][0], opened.store.index["height"][0]) == expected.size
     assert not verify(tmp_path / "out", decode_images=True).problems
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", ACCEPTED)
-def test_the_pixels_of_an_odd_file_are_those_that_pillow_reads(tmp_path: Path, kind: str) -> None:
-    (tmp_path / "a.jpg").write_bytes(ACCEPTED[kind])
-    (tmp_path / "train.txt").write_text("a.jpg 1\n")
-    for mode in ("RGB", "L"):
-        expected = Image.open(io.BytesIO(ACCEPTED[kind])).convert(mode)
-        out = packed(tmp_path / "train.txt", tmp_path / mode, "tar", store=StoreOptions("raw", mode=mode))
-        assert open_dataset(out).image(0).tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("store", ["verbatim", "raw"])

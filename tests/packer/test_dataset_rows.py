@@ -62,7 +62,7 @@ def converted(source: Path, out: Path, format: str | None = None, store: StoreOp
 
 def content(dataset: Path) -> dict[str, bytes]:
     """Everything in a dataset but plan and manifest, which name the source."""
-    return {name: data for name, data in tree(dataset).items() if name not in ("plan.json", "manifest.json")}
+    return tree(dataset, "plan.json", "manifest.json")
 
 
 def told(dataset: Path) -> dict[str, Any]:

@@ -274,15 +274,16 @@ def table(folder: Path, header: list[str], rows: Rows) -> Path:
     return folder / "list.csv"
 
 
-def arrays(folder: Path, values: list[Any], *, by_path: bool, **form: Any) -> tuple[Path, Columns]:
-    """A list with a column of arrays."""
+def packed_arrays(folder: Path, values: list[Any], *, by_path: bool, out: str = "out", **form: Any) -> Path:
+    """A dataset of a list with a column of arrays."""
     cells = []
     for number, value in enumerate(values):
         cells.append(f"{number}.npy" if by_path else json.dumps(value))
         if by_path:
             np.save(folder / f"{number}.npy", value)
     source = table(folder, ["name", "boxes"], [["x", cell] for cell in cells])
-    return source, Columns(fields=(FieldColumn("boxes", "array", "boxes", by_path=by_path, **form),))
+    columns = Columns(fields=(FieldColumn("boxes", "array", "boxes", by_path=by_path, **form),))
+    return packed_fields(source, folder / out, "tar", columns)
 
 
 FORMS: dict[str, tuple[list[Any], bool, str, tuple[int | None, ...]]] = {
@@ -301,14 +302,10 @@ FORMS: dict[str, tuple[list[Any], bool, str, tuple[int | None, ...]]] = {
 @pytest.mark.parametrize("name", FORMS)
 def test_type_and_shape_are_found_from_a_sample(tmp_path: Path, name: str) -> None:
     values, by_path, dtype, shape = FORMS[name]
-    out = packed_fields(*_swapped(arrays(tmp_path, values, by_path=by_path), tmp_path / "out"))
+    out = packed_arrays(tmp_path, values, by_path=by_path)
     (field,) = Plan.load(out).fields
     assert (field.dtype, field.shape) == (dtype, shape)
     assert Manifest.load(out).rejects == 0
-
-
-def _swapped(made: tuple[Path, Columns], out: Path, format: str = "tar") -> tuple[Path, Path, str, Columns]:
-    return made[0], out, format, made[1]
 
 
 CONTRADICTIONS: dict[str, tuple[list[Any], bool, str]] = {
@@ -323,7 +320,7 @@ CONTRADICTIONS: dict[str, tuple[list[Any], bool, str]] = {
 def test_a_sample_that_contradicts_itself_is_an_error(tmp_path: Path, name: str) -> None:
     values, by_path, message = CONTRADICTIONS[name]
     with pytest.raises(ListError, match=rf"array boxes \(column 'boxes'\): .*{message}"):
-        packed_fields(*_swapped(arrays(tmp_path, values, by_path=by_path), tmp_path / "out"))
+        packed_arrays(tmp_path, values, by_path=by_path)
     assert not (tmp_path / "out").exists()
 
 
@@ -333,15 +330,14 @@ def test_an_array_that_the_sample_did_not_show_is_a_reject_that_names_the_option
     monkeypatch.setattr("packtrain._packer.planning._SAMPLED_ROWS", 4)
     values: list[Any] = [[[1, 2]]] * 30
     values[29] = [[1, 2], [3, 4]]
-    made = arrays(tmp_path, values, by_path=False)
-    out = packed_fields(*_swapped(made, tmp_path / "out"))
+    out = packed_arrays(tmp_path, values, by_path=False)
     (reject,) = map(json.loads, (out / "rejects.jsonl").read_text().splitlines())
     assert reject["reason"] == (
         "array boxes: it is int64 [2, 2], and the field int64 [1, 2]. If all are to be so, pack into another folder "
         "with --shape boxes=N,2"
     )
-    as_told = arrays(tmp_path, values, by_path=False, shape=(None, 2))
-    assert Manifest.load(packed_fields(*_swapped(as_told, tmp_path / "as told"))).rejects == 0
+    as_told = packed_arrays(tmp_path, values, by_path=False, out="as told", shape=(None, 2))
+    assert Manifest.load(as_told).rejects == 0
 
 
 REFUSED: dict[str, tuple[str, bytes, str]] = {

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import io
-import struct
-import zlib
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.corpus import png_of
 from helpers.support import encoded, import_torchvision, picture
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,17 +29,12 @@ EXIF = {1: None, 2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM"} | 
 
 
 def png(values: np.ndarray[Any, Any], depth: int, colour: int = GREY) -> bytes:
-    """A PNG with these values in `depth` bits each, written by the standard alone (ISO/IEC 15948)."""
+    """A PNG with these values in `depth` bits each."""
     height, width = values.shape
     bits = ((values[..., None].astype(np.int64) >> np.arange(depth)[::-1]) & 1).astype(np.uint8).reshape(height, -1)
     lines = b"".join(b"\0" + row.tobytes() for row in np.packbits(bits, axis=1))
-    chunks = [(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0))]
-    if colour == PALETTE:
-        chunks.append((b"PLTE", np.random.default_rng(0).bytes(3 << depth)))
-    chunks += [(b"IDAT", zlib.compress(lines)), (b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
-    )
+    palette = np.random.default_rng(0).bytes(3 << depth) if colour == PALETTE else b""
+    return png_of(width, height, depth, colour, lines, palette)
 
 
 def indices(seed: int, depth: int, width: int = 11, height: int = 7) -> np.ndarray[Any, Any]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import io
-import struct
 import warnings
-import zlib
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pytest
-from helpers.corpus import wide_grey
+from helpers.corpus import png_of, wide_grey
 from helpers.support import encoded, packed, picture
 from PIL import Image, features
 
@@ -91,14 +89,7 @@ def png_of_16_bits(colour: int, channels: int) -> bytes:
     """A PNG of 16 bits per channel, which Pillow cannot write."""
     values = np.random.default_rng(0).integers(0, 1 << 16, (SIZE[1], SIZE[0], channels)).astype(">u2")
     rows = b"".join(b"\0" + row.tobytes() for row in values)
-    chunks = [
-        (b"IHDR", struct.pack(">IIBBBBB", *SIZE, 16, colour, 0, 0, 0)),
-        (b"IDAT", zlib.compress(rows)),
-        (b"IEND", b""),
-    ]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
-    )
+    return png_of(*SIZE, 16, colour, rows)
 
 
 def files() -> dict[str, bytes]:

@@ -10,16 +10,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.objects.datasets import behind, objects_of
 from helpers.objects.faults import SLOW_DOWN, Chances, Corrupt, Reset, Rule, Status, Truncate
 from helpers.objects.fixtures import WRITABLE, Started
-from helpers.objects.proxy import Proxy, proxy
 from helpers.objects.servers import Server
-from helpers.support import encoded
+from helpers.support import encoded, tree
 from PIL import Image
 
 from packtrain import PackOptions, pack
@@ -61,29 +60,6 @@ def store(
         yield server
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
-    """All files of a dataset on this machine."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def objects_of(server: Server, url: str) -> dict[str, bytes]:
-    """All objects of a dataset in a store."""
-    from packtrain._storage.remote.bucket import Bucket
-
-    with server.in_environment():
-        names = [found.name for found in Bucket().list(Url.parse(url))]
-    found = {name: server.get(f"{server.key(url)}/{name}") for name in names}
-    return {name: data for name, data in found.items() if data is not None}
-
-
-@contextmanager
-def behind(server: Server, *rules: Rule, chances: Chances | None = None) -> Iterator[Proxy]:
-    """A proxy that injects faults, in the environment of this process."""
-    with proxy(server.port) as between, server.through(between.port).in_environment():
-        between.script(*rules, chances=chances)
-        yield between
-
-
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("store", WRITABLE, indirect=True)
 def test_a_store_gets_the_bytes_that_a_folder_gets(store: Server, listing: Path, tmp_path: Path, format: str) -> None:
@@ -93,7 +69,7 @@ def test_a_store_gets_the_bytes_that_a_folder_gets(store: Server, listing: Path,
     assert str(there.dataset) == url
     assert there.packed == here.packed > 2
     assert there.rejects == 1
-    assert objects_of(store, url) == files_of(tmp_path / "here")
+    assert objects_of(store, url) == tree(tmp_path / "here")
     assert not list((tmp_path / "spools").iterdir())
 
 
@@ -105,10 +81,10 @@ def test_lists_and_images_may_lie_in_a_store(store: Server, listing: Path, tmp_p
     pack(f"{source}/train.txt", tmp_path / "there", OPTIONS, max_rejects=REJECTS)
     pack(listing, tmp_path / "root", PackOptions(shard_size=20_000, root=Path(source)), max_rejects=REJECTS)
     pack(listing, tmp_path / "here", OPTIONS, max_rejects=REJECTS)
-    here = files_of(tmp_path / "here")
+    here = tree(tmp_path / "here")
     rejected = json.loads(here.pop("rejects.jsonl"))
     for name in ("there", "root"):
-        found = files_of(tmp_path / name)
+        found = tree(tmp_path / name)
         assert json.loads(found.pop("rejects.jsonl")) == {**rejected, "reason": "no such object"}
         assert found.keys() == here.keys()
         # The manifest holds the checksum of the rejects.
@@ -189,7 +165,7 @@ def test_faults_on_the_way_change_nothing(store: Server, listing: Path, tmp_path
     with behind(store, chances=Chances(seed, FAULTS, method="", most=2)) as between:
         pack(listing, url, OPTIONS, max_rejects=REJECTS)
         assert between.traffic().faults
-    assert objects_of(store, url) == files_of(tmp_path / "here")
+    assert objects_of(store, url) == tree(tmp_path / "here")
 
 
 @pytest.mark.complete
@@ -222,7 +198,7 @@ def test_a_packer_that_is_killed_leaves_no_half_dataset(
     store: Server, listing: Path, tmp_path: Path, seed: int
 ) -> None:
     pack(listing, tmp_path / "here", OPTIONS, max_rejects=REJECTS)
-    whole = files_of(tmp_path / "here")
+    whole = tree(tmp_path / "here")
     url, spools, random = store.fresh(), tmp_path / "own", np.random.default_rng(seed)
     for _ in range(4 if seed else 1):
         process = packer(listing, url, spools)
@@ -255,7 +231,7 @@ def test_two_packers_at_once_make_one_dataset(store: Server, listing: Path, tmp_
     for thread in threads:
         thread.join()
     assert not failures
-    assert objects_of(store, url) == files_of(tmp_path / "here")
+    assert objects_of(store, url) == tree(tmp_path / "here")
 
 
 def test_an_output_travels_to_other_processes(tmp_path: Path) -> None:

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.objects.datasets import behind, objects_of
 from helpers.objects.faults import Rule, Status
 from helpers.objects.fixtures import WRITABLE, Started
-from helpers.objects.proxy import Proxy, proxy
 from helpers.objects.servers import Server
+from helpers.packing import TWO_A_SHARD as OPTIONS
 from helpers.support import image_set, tree
 
 from packtrain import PackOptions, merge, pack, pack_status, verify
-from packtrain._core.options import StoreOptions
 from packtrain._packer import object_output
 from packtrain._packer import shard as shard_module
 from packtrain._packer.markers import Marker
 from packtrain._packer.object_output import spooled
-from packtrain._storage.remote.bucket import Bucket
 from packtrain._storage.remote.urls import Url
 from packtrain.errors import OutputConflict, PackError, RemoteError, ShardFailed
 
 COUNT = 12
-OPTIONS = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_size=2 * 8 * 8 * 3)
 
 
 @pytest.fixture
@@ -39,12 +36,6 @@ def server(request: pytest.FixtureRequest, started_server: Started) -> Server:
 @pytest.fixture
 def listing(tmp_path: Path) -> Path:
     return image_set(tmp_path / "images", COUNT)
-
-
-def objects_of(server: Server, url: str) -> dict[str, bytes]:
-    """All objects below an address."""
-    found = {item.name: server.get(f"{server.key(url)}/{item.name}") for item in Bucket().list(Url.parse(url))}
-    return {name: data for name, data in found.items() if data is not None}
 
 
 @pytest.mark.complete
@@ -97,14 +88,6 @@ def half(server: Server, listing: Path) -> Iterator[str]:
         url = server.fresh()
         pack(listing, url, OPTIONS, part="1/2")
         yield url
-
-
-@contextmanager
-def behind(server: Server, *rules: Rule) -> Iterator[Proxy]:
-    """A proxy that injects faults, in the environment of this process."""
-    with proxy(server.port) as between, server.through(between.port).in_environment():
-        between.script(*rules)
-        yield between
 
 
 def marker_of(host: str) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
-from helpers.corpus import exif, jpegs, mutated, pngs, wide_grey, with_segment
+from helpers.corpus import chunk, exif, jpegs, mutated, pngs, wide_grey, with_segment
 from helpers.support import encoded, image_set, packed, picture, sources
 from PIL import Image, PngImagePlugin
 
@@ -66,8 +66,7 @@ def odd_images() -> Iterator[tuple[str, bytes]]:
     for kind in ("iCCP", "zTXt", "iTXt"):
         body = b"a\0" + (b"\1\0\0\0" if kind == "iTXt" else b"\0") + packed
         at = (png := encoded(PHOTO, "PNG")).index(b"IDAT") - 4
-        chunk = struct.pack(">I", len(body)) + kind.encode() + body
-        yield f"PNG with {kind} of 70 MB", png[:at] + chunk + struct.pack(">I", zlib.crc32(chunk[4:])) + png[at:]
+        yield f"PNG with {kind} of 70 MB", png[:at] + chunk(kind.encode(), body) + png[at:]
     yield "JPEG with 65,000 bytes of EXIF", with_segment(encoded(PHOTO), 0xE1, exif(6) + bytes(65000))
     tags = Image.Exif()
     tags[0x9286] = "x" * 200_000
@@ -123,19 +122,12 @@ def test_an_odd_image_is_stored_or_refused_in_every_store_mode(name: str) -> Non
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_damaged_images_are_stored_or_refused_in_every_store_mode() -> None:
+@pytest.mark.parametrize(
+    ("seed", "count"), [(7, 150), *(pytest.param(seed, 3000, marks=pytest.mark.stress) for seed in range(5))]
+)
+def test_damaged_images_are_stored_or_refused_in_every_store_mode(seed: int, count: int) -> None:
     corpus = [*jpegs(), *pngs(), *(encoded(PHOTO, kind) for kind in ("GIF", "BMP", "TIFF", "PPM"))]
-    for number in range(150):
-        random = np.random.default_rng([7, number])
-        assert_stored_or_refused(mutated(corpus[random.integers(len(corpus))], random), number)
-
-
-@pytest.mark.stress
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("seed", range(5))
-def test_many_damaged_images_are_stored_or_refused_in_every_store_mode(seed: int) -> None:
-    corpus = [*jpegs(), *pngs(), *(encoded(PHOTO, kind) for kind in ("GIF", "BMP", "TIFF", "PPM"))]
-    for number in range(3000):
+    for number in range(count):
         random = np.random.default_rng([seed, number])
         assert_stored_or_refused(mutated(corpus[random.integers(len(corpus))], random), (seed, number))
 

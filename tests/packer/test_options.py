@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -47,12 +48,6 @@ def test_sizes(text: str, count: int) -> None:
     assert parse_bytes("budget", text) == count
 
 
-@pytest.mark.parametrize("text", ["", "MiB", "-1", "1iB", "1 2", "1PB", "1e9", "1,5GB", "nan"])
-def test_other_sizes_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"^budget='.*': expected a number with a unit, such as 512MiB or 2GB"):
-        parse_bytes("budget", text)
-
-
 @pytest.mark.parametrize(
     ("text", "lines", "allowed"),
     [
@@ -72,12 +67,6 @@ def test_how_many_rejects_a_text_allows(text: str, lines: int, allowed: int) -> 
     assert reject_limit(text, lines) == allowed
 
 
-@pytest.mark.parametrize("text", ["", "%", "-1", "0.5", "5 %", "1e3", "all", "1%%"])
-def test_other_limits_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"expected a percentage or a count, such as 0\.1% or 20"):
-        reject_limit(text, 100)
-
-
 @pytest.mark.parametrize(
     ("text", "rule", "size"),
     [("short=256", "short", (256, 256)), ("long=1", "long", (1, 1)), ("320x200", "exact", (320, 200))],
@@ -85,29 +74,6 @@ def test_other_limits_are_refused(text: str) -> None:
 def test_resize_reads_back_what_it_prints(text: str, rule: str, size: tuple[int, int]) -> None:
     resize = ResizeRule.parse(text)
     assert (resize.rule, (resize.width, resize.height), str(resize)) == (rule, size, text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "256",
-        "short",
-        "short=",
-        "short=0",
-        "long=-1",
-        "0x5",
-        "5x0",
-        "05x5",
-        "5X5",
-        "short=1e3",
-        "5x5x5",
-        "1000000x1",
-    ],
-)
-def test_other_resizes_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"expected short=256, long=500 or 256x256 \(width x height\)"):
-        ResizeRule.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -129,12 +95,50 @@ def test_class_stands_for_names_of_classes_as_on_the_command_line() -> None:
     assert PackOptions(labels="class") == PackOptions(label_names=True)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "text", ["", "Int", "str", "int*", "int*0", "int*-1", "none*2", "int*2*2", "float * 2", "int[2]"]
-)
-def test_other_labels_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"expected int, int\*K, float, float\*K or none"):
-        LabelSpec.parse(text)
+OTHERS: dict[str, tuple[Callable[[str], object], list[str], str]] = {
+    "sizes": (
+        lambda text: parse_bytes("budget", text),
+        ["", "MiB", "-1", "1iB", "1 2", "1PB", "1e9", "1,5GB", "nan"],
+        r"^budget='.*': expected a number with a unit, such as 512MiB or 2GB",
+    ),
+    "limits": (
+        lambda text: reject_limit(text, 100),
+        ["", "%", "-1", "0.5", "5 %", "1e3", "all", "1%%"],
+        r"expected a percentage or a count, such as 0\.1% or 20",
+    ),
+    "resizes": (
+        ResizeRule.parse,
+        [
+            "",
+            "256",
+            "short",
+            "short=",
+            "short=0",
+            "long=-1",
+            "0x5",
+            "5x0",
+            "05x5",
+            "5X5",
+            "short=1e3",
+            "5x5x5",
+            "1000000x1",
+        ],
+        r"expected short=256, long=500 or 256x256 \(width x height\)",
+    ),
+    "labels": (
+        LabelSpec.parse,
+        ["", "Int", "str", "int*", "int*0", "int*-1", "none*2", "int*2*2", "float * 2", "int[2]"],
+        r"expected int, int\*K, float, float\*K or none",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_other_texts_are_refused(what: str) -> None:
+    parse, texts, message = OTHERS[what]
+    for text in texts:
+        with pytest.raises(UsageError, match=message):
+            parse(text)
 
 
 @pytest.mark.parametrize(

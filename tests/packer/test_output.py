@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.packing import TWO_A_SHARD as OPTIONS
 from helpers.support import image_set, tree
 
-from packtrain import PackOptions, pack
-from packtrain._core.options import StoreOptions
+from packtrain import pack
 from packtrain._packer import output
 from packtrain._packer.engine import run_tasks
 from packtrain._packer.output import wait_for_notes
 from packtrain.errors import PackError, UsageError
-
-OPTIONS = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_size=2 * 8 * 8 * 3)
 
 
 @pytest.fixture(autouse=True)

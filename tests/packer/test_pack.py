@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.packing import TWO_A_SHARD as OPTIONS
+from helpers.packing import Stopped, stop_after
 from helpers.support import image_set, tree
 
 from packtrain import PackOptions, pack, pack_status
@@ -18,30 +20,13 @@ from packtrain.errors import OutputConflict, ShardFailed, TooManyRejects
 from packtrain.reports import PackProgress
 
 COUNT = 9
-OPTIONS = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_size=2 * 8 * 8 * 3)
-"""Records of one size, two in each shard, whatever the sizes of the files."""
 SHARDS = 5
-
-
-class Stopped(Exception):
-    """What a test raises to stop a run."""
 
 
 @pytest.fixture(scope="module")
 def listing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Nine images; not to be changed."""
     return image_set(tmp_path_factory.mktemp("images"), COUNT)
-
-
-def pack_until(listing: Path, out: Path, lines: int) -> None:
-    """Packs until so many lines are done."""
-
-    def stop(progress: PackProgress) -> None:
-        if progress.done >= lines:
-            raise Stopped
-
-    with pytest.raises(Stopped):
-        pack(listing, out, OPTIONS, on_progress=stop)
 
 
 def test_the_report_says_what_the_manifest_says(listing: Path, tmp_path: Path) -> None:
@@ -129,7 +114,8 @@ def test_a_part_whose_worker_was_killed_leaves_word_of_it(
 def test_no_more_workers_are_started_than_shards_are_missing(
     listing: Path, tmp_path: Path, workers: int, started: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pack_until(listing, tmp_path, 1)
+    with pytest.raises(Stopped):
+        pack(listing, tmp_path, OPTIONS, on_progress=stop_after(1))
     asked: list[int] = []
 
     def run_here(

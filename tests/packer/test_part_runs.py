@@ -6,24 +6,22 @@ import errno
 import os
 import pickle
 import re
-import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import pytest
-from helpers.packing import scratch, with_lines
-from helpers.support import encoded, image_set, picture, tree
+from helpers.packing import TWO_A_SHARD as OPTIONS
+from helpers.packing import Stopped, scratch, stop_after
+from helpers.support import image_set, tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packtrain import PackOptions, Part, merge, open_dataset, pack, pack_status, verify
+from packtrain import PackOptions, Part, merge, pack, pack_status, verify
 from packtrain._cli.status_cmd import describe_status
 from packtrain._core.files import is_temporary, locked, temporary_path
 from packtrain._core.manifest import Manifest
@@ -35,15 +33,10 @@ from packtrain._packer.notes import load_note, note_path
 from packtrain._packer.output import Output
 from packtrain._packer.plan import Plan
 from packtrain.errors import OutputConflict, PackError, ShardFailed, TooManyRejects, UnreadableFile, UsageError
-from packtrain.reports import PackProgress, PackStatus
+from packtrain.reports import PackStatus
 
 COUNT = 12
 SHARDS = 6
-OPTIONS = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_size=2 * 8 * 8 * 3)
-
-
-class Stopped(Exception):
-    """What a test raises to stop a run."""
 
 
 @pytest.fixture(scope="module")
@@ -69,16 +62,6 @@ def expected(listing: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 def pack_part(listing: Path, out: Path, part: str, **options: Any) -> Any:
     """Packs a part."""
     return pack(listing, out, OPTIONS, part=part, **{"max_rejects": 2, **options})
-
-
-def stop_after(lines: int) -> Callable[[PackProgress], None]:
-    """Stops a run when so many lines are done."""
-
-    def stop(progress: PackProgress) -> None:
-        if progress.done - progress.resumed >= lines:
-            raise Stopped
-
-    return stop
 
 
 def check_status(out: Path) -> None:
@@ -140,13 +123,6 @@ def test_any_schedule_of_parts_gives_the_bytes_of_one_run(
         assert pack_status(out).complete
 
 
-def test_a_dataset_of_parts_is_read_like_any_other(listing: Path, tmp_path: Path) -> None:
-    for number in (2, 1):
-        pack_part(listing, tmp_path, f"{number}/2")
-    assert merge(tmp_path, max_rejects=2).records == COUNT - 1
-    assert [open_dataset(tmp_path)[row][1] for row in range(4)] == [0, 1, 2, 0]
-
-
 def test_a_part_may_be_given_in_three_ways(listing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"ID": 5, "MIN": 1, "MAX": 5, "STEP": 2, "COUNT": 3}.items():
         monkeypatch.setenv(f"SLURM_ARRAY_TASK_{name}", str(value))
@@ -192,13 +168,6 @@ def test_a_part_reports_the_refused_lines_of_its_shards_alone(listing: Path, tmp
     assert pack_status(tmp_path).rejects == merge(tmp_path, max_rejects=2).rejects == 2
 
 
-def test_more_parts_than_shards_are_no_harm(listing: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
-    reports = [pack_part(listing, tmp_path, f"{number}/{SHARDS + 2}") for number in range(SHARDS + 2, 0, -1)]
-    assert [report.packed for report in reports] == [0, 0, *[1] * SHARDS]
-    merge(tmp_path, max_rejects=2)
-    assert tree(tmp_path) == expected
-
-
 def test_a_part_of_another_plan_is_refused_by_name(listing: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     pack_part(listing, out, "1/2")
@@ -222,21 +191,6 @@ class TestBesideEachOther:
             for run in (lambda: pack_part(listing, tmp_path, "2/2"), lambda: merge(tmp_path)):
                 with pytest.raises(OutputConflict, match="another packer is working"):
                     run()
-
-    @pytest.mark.parametrize("number", ["ENOLCK", "ENOSYS", "EOPNOTSUPP"])
-    def test_no_run_needs_locks(
-        self, listing: Path, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str
-    ) -> None:
-        def flock(*_: object) -> None:
-            raise OSError(getattr(errno, number), "no locks here")
-
-        monkeypatch.setattr("fcntl.flock", flock)
-        for part in ("1/2", "2/2"):
-            pack_part(listing, tmp_path, part)
-        merge(tmp_path, max_rejects=2)
-        assert tree(tmp_path) == expected
-        pack(listing, tmp_path / "whole", OPTIONS, max_rejects=2)
-        assert tree(tmp_path / "whole") == expected
 
     def test_temporaries_of_others_stay_until_the_merge(
         self, listing: Path, expected: dict[str, bytes], tmp_path: Path
@@ -306,28 +260,6 @@ class TestBesideEachOther:
             assert pack(listing, out, options, part="1/1").complete_before
         pack(listing, tmp_path / "local", options)
         assert tree(out) == tree(tmp_path / "local")
-
-    def test_several_merges_at_once_write_the_same(
-        self, listing: Path, expected: dict[str, bytes], tmp_path: Path
-    ) -> None:
-        pack_part(listing, tmp_path, "1/1")
-        errors: list[BaseException] = []
-        begin = threading.Barrier(4)
-
-        def run() -> None:
-            begin.wait()
-            try:
-                merge(tmp_path, max_rejects=2)
-            except BaseException as error:
-                errors.append(error)
-
-        threads = [threading.Thread(target=run) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert errors == []
-        assert tree(tmp_path) == expected
 
     @pytest.mark.complete
     def test_the_first_plan_is_that_of_all(self, listing: Path, tmp_path: Path) -> None:
@@ -415,18 +347,6 @@ class TestMerge:
         )
         with pytest.raises(PackError, match=message):
             merge(tmp_path / "out", max_rejects=2)
-
-    def test_two_shards_with_the_same_line_are_named(self, listing: Path, tmp_path: Path) -> None:
-        pack_part(listing, tmp_path, "1/1")
-        plan, output = Plan.load(tmp_path), Output(tmp_path)
-        first, second = (load_note(tmp_path, plan, number, output.holds) for number in (0, 3))
-        assert first is not None
-        assert second is not None
-        lines = first.columns.arrays["line"]
-        with_lines(second, lines[: len(second.columns)]).save(tmp_path)
-        names = f"{plan.shards[0].name} and {plan.shards[3].name}"
-        with pytest.raises(PackError, match=f"shards {names} .* hold the same line, {lines.min()}"):
-            merge(tmp_path, max_rejects=2)
 
     def test_the_refused_lines_of_all_parts_are_added_up(self, tmp_path: Path) -> None:
         """A part allows as many as it is told; the merge sees all of them."""
@@ -660,41 +580,6 @@ class TestStatus:
         assert (one.shard, one.run, len(status.missing)) == (Plan.load(tmp_path).shards[3].name, "cluster", SHARDS - 1)
         assert str(one).startswith(f"{one.shard}: cluster on ")
 
-    @pytest.mark.complete
-    def test_a_shard_whose_worker_is_killed_twice_has_failed(self, tmp_path: Path) -> None:
-        """The worker cannot say so itself."""
-        (tmp_path / "big.jpg").write_bytes(encoded(picture(0, 1600, 1200)))
-        listing = tmp_path / "train.txt"
-        listing.write_text("big.jpg 0\n" * 40)
-        out, ended = tmp_path / "out", threading.Event()
-        killed: set[int] = set()
-
-        def kill() -> None:
-            while not ended.wait(0.002):
-                marker = Marker.load(out, "train-000000.tar.packing")
-                process = None if marker is None else ProcessName.parse(marker.process)
-                if process is not None and not process.ended:
-                    with suppress(ProcessLookupError):
-                        os.kill(process.process, signal.SIGKILL)
-                        killed.add(process.process)
-
-        killer = threading.Thread(target=kill)
-        killer.start()
-        options = PackOptions(shard_size=20 * (tmp_path / "big.jpg").stat().st_size)
-        try:
-            with pytest.raises(ShardFailed, match=r"train-000000\.tar failed twice: its worker was killed by SIGKILL"):
-                pack(listing, out, options, part="1/1", num_workers=2)
-        finally:
-            ended.set()
-            killer.join()
-        assert len(killed) == 2
-        status = pack_status(out)
-        assert ["killed by SIGKILL" in one.why for one in status.failed if one.shard == "train-000000.tar"] == [True]
-        assert not [path for path in out.iterdir() if is_temporary(path)], "these workers have ended for certain"
-        assert not list((out / "parts").glob("*.packing")), "another machine would take them to be at work"
-        pack(listing, out, options, part="1/1")
-        assert merge(out).records == 40
-
     def test_many_shards_share_as_many_tasks_as_slurm_allows(self, tmp_path: Path) -> None:
         images = tmp_path / "train.txt"
         images.write_text("".join(f"{number}.jpg 0\n" for number in range(2500)))
@@ -703,21 +588,3 @@ class TestStatus:
             pack(images, tmp_path / "out", options, part="1/2500", max_rejects=0)
         status = pack_status(tmp_path / "out")
         assert (status.shards, status.part, status.array) == (2500, "auto/1000", "1-1000")
-
-
-def test_the_columns_of_notes_are_those_of_the_index(listing: Path, tmp_path: Path) -> None:
-    """The merge needs no list: all that comes from it is in the notes."""
-    pack_part(listing, tmp_path, "1/1")
-    plan = Plan.load(tmp_path)
-    notes = [load_note(tmp_path, plan, number, Output(tmp_path).holds) for number in range(SHARDS)]
-    paths = {}
-    for note in notes:
-        assert note is not None
-        offsets, texts = note.columns.paths
-        for place, line in enumerate(note.columns.arrays["line"].tolist()):
-            paths[line] = texts[offsets[place] : offsets[place + 1]].tobytes().decode()
-    assert paths[2] == "image 0.jpg"
-    assert [paths[line] for line in sorted(paths)] == [
-        line.rsplit(" ", 1)[0] for line in listing.read_text().splitlines()[2:-1]
-    ]
-    assert np.all(np.diff(sorted(paths)) == 1)

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 import pytest
-from helpers.corpus import ORIENTATION, XMP, decoded, exif, jpegs, mutated, pngs, wide_grey, with_segment
+from helpers.corpus import ORIENTATION, XMP, chunk, decoded, exif, jpegs, mutated, pngs, wide_grey, with_segment
 from helpers.support import encoded, picture, real_list, sources
 from PIL import Image
 
@@ -59,10 +59,6 @@ def assert_laws(data: bytes, which: str = "") -> None:
         assert truth == seen, f"the probe vouches for what is not so {which}"
     assert by_packing(data, check=False) == truth, f"packing does not accept exactly what Pillow does {which}"
     assert by_packing(data, check=True) == truth, f"--check does not accept exactly what Pillow does {which}"
-
-
-def chunk(kind: bytes, body: bytes) -> bytes:
-    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
 
 def with_chunk(png: bytes, kind: bytes, body: bytes, *, before: bytes = b"IDAT") -> bytes:
@@ -195,7 +191,14 @@ def test_a_file_with_very_many_scans_is_not_read_once_for_each() -> None:
         assert (probe(data[:-2] + last * scans + b"\xff\xd9") is not None) == sure
 
 
-def assert_laws_for_mutations(seed: int, count: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "count"),
+    [
+        pytest.param(0, 3000, marks=pytest.mark.complete),
+        *(pytest.param(seed, 20_000, marks=pytest.mark.stress) for seed in range(1, 11)),
+    ],
+)
+def test_damaged_files_are_taken_as_pillow_takes_them(seed: int, count: int) -> None:
     accepted = 0
     for number in range(count):
         random = np.random.default_rng([seed, number])
@@ -203,17 +206,6 @@ def assert_laws_for_mutations(seed: int, count: int) -> None:
         assert_laws(data, f"(seed {seed}, mutation {number})")
         accepted += probe(data) is not None
     assert count // 10 < accepted < count * 9 // 10, "the mutations are too mild or too wild to tell anything"
-
-
-@pytest.mark.complete
-def test_damaged_files_are_taken_as_pillow_takes_them() -> None:
-    assert_laws_for_mutations(seed=0, count=3000)
-
-
-@pytest.mark.stress
-@pytest.mark.parametrize("seed", range(1, 11))
-def test_many_damaged_files_are_taken_as_pillow_takes_them(seed: int) -> None:
-    assert_laws_for_mutations(seed, count=20_000)
 
 
 @pytest.mark.stress

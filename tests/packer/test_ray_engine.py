@@ -16,22 +16,18 @@ import pytest
 from helpers.fates import Report, work
 from helpers.objects.fixtures import Started
 from helpers.objects.servers import Server
+from helpers.packing import TWO_A_SHARD as OPTIONS
 from helpers.ray_cluster import RayCluster, a_driver, command, ray_cluster
 from helpers.support import image_set, tree
 
-from packtrain import PackOptions, RayEngine, pack
+from packtrain import RayEngine, pack
 from packtrain._core.installing import extra_command
-from packtrain._core.options import StoreOptions
 from packtrain._packer import ray_engine
 from packtrain.errors import MissingDependency, NoSpace, ShardFailed, UsageError
 
 pytestmark = [
     pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install '.[ray]'"),
 ]
-
-
-OPTIONS = PackOptions(store=StoreOptions("raw", resize="8x8"), shard_size=2 * 8 * 8 * 3)
-"""Records of one size, two in each shard."""
 
 
 @pytest.fixture(scope="module")

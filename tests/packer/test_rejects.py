@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.packing import TWO_A_SHARD
 from helpers.support import encoded, image_set, packed, picture, sources, tree
 
 from packtrain import Columns, PackOptions, open_dataset, pack
@@ -137,8 +139,7 @@ def test_the_error_sums_up_and_gives_examples(tmp_path: Path) -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_run_that_met_too_many_goes_on_under_a_higher_limit(tmp_path: Path, format_name: str, workers: int) -> None:
     listing = list_with_bad_lines(tmp_path / "images", 9, 3)
-    store = StoreOptions("raw", resize="8x8")  # one size: so shards are planned alike whatever the files' sizes
-    options = PackOptions(format_name, store, shard_size=2 * 8 * 8 * 3, seed=None)
+    options = replace(TWO_A_SHARD, format=format_name, seed=None)
     out = tmp_path / "out"
     with pytest.raises(TooManyRejects, match="3 of 12 lines refused, 2 allowed"):
         pack(listing, out, options, max_rejects="2", num_workers=workers)
@@ -157,8 +158,7 @@ def test_a_run_that_met_too_many_goes_on_under_a_higher_limit(tmp_path: Path, fo
 
 def test_mended_files_are_packed_on_request_and_only_their_shards(tmp_path: Path, format_name: str) -> None:
     listing = list_with_bad_lines(tmp_path / "images", 5, 1)
-    store = StoreOptions("raw", resize="8x8")
-    options = PackOptions(format_name, store, shard_size=2 * 8 * 8 * 3, seed=None)
+    options = replace(TWO_A_SHARD, format=format_name, seed=None)
     out = tmp_path / "out"
     pack(listing, out, options)
     untouched = {path: path.stat().st_mtime_ns for path in out.glob("train-*") if "000002" not in path.name}

@@ -51,6 +51,11 @@ def dataset(request: pytest.FixtureRequest, objects: FolderObjects, tmp_path: Pa
     return packed(listing, objects.path(f"{BUCKET}/a set"), request.param, shard_size=shard_bytes(listing, 4) + 1)
 
 
+@pytest.fixture
+def shards(dataset: Path) -> list[Path]:
+    return sorted(path for path in dataset.iterdir() if path.suffix in SHARDS)
+
+
 URL = f"{BUCKET}/a set"
 
 
@@ -78,8 +83,7 @@ def test_a_sound_dataset(dataset: Path, objects: FolderObjects, temporary: Path,
     assert most[0] == 1, "one shard at a time"
 
 
-def test_each_kind_of_damage_is_found_as_on_a_disk(dataset: Path) -> None:
-    shards = sorted(path for path in dataset.iterdir() if path.suffix in SHARDS)
+def test_each_kind_of_damage_is_found_as_on_a_disk(dataset: Path, shards: list[Path]) -> None:
     for name in ("plan.json", "rejects.jsonl"):
         (dataset / name).chmod(0o600)
         (dataset / name).write_bytes(b"other\n")
@@ -92,15 +96,13 @@ def test_each_kind_of_damage_is_found_as_on_a_disk(dataset: Path) -> None:
     assert list(verify(URL).problems) == expected
 
 
-def test_a_damaged_index_leaves_the_files_to_be_compared(dataset: Path) -> None:
-    shards = sorted(path for path in dataset.iterdir() if path.suffix in SHARDS)
+def test_a_damaged_index_leaves_the_files_to_be_compared(dataset: Path, shards: list[Path]) -> None:
     flip(dataset / "index" / "label.npy", -1)
     flip(shards[-1], 100)
     assert list(verify(URL).problems) == local(verify(dataset).problems, dataset)
 
 
-def test_a_shard_that_is_not_there(dataset: Path) -> None:
-    shards = sorted(path for path in dataset.iterdir() if path.suffix in SHARDS)
+def test_a_shard_that_is_not_there(dataset: Path, shards: list[Path]) -> None:
     shards[0].unlink()
     (problem,) = verify(URL).problems
     assert problem.file == shards[0].name
@@ -108,8 +110,9 @@ def test_a_shard_that_is_not_there(dataset: Path) -> None:
     assert not problem.unreadable
 
 
-def test_a_shard_that_cannot_be_read_says_nothing_about_its_content(dataset: Path, objects: FolderObjects) -> None:
-    shards = sorted(path for path in dataset.iterdir() if path.suffix in SHARDS)
+def test_a_shard_that_cannot_be_read_says_nothing_about_its_content(
+    dataset: Path, shards: list[Path], objects: FolderObjects
+) -> None:
 
     def fail(member: str, key: str) -> None:
         if key.endswith(shards[1].name):

@@ -14,6 +14,7 @@ from helpers.memory import memory_folder
 from helpers.objects.fixtures import Started
 from helpers.shards import Indexed, write_shards
 from helpers.staging.remote import BUCKET, FolderObjects, installed
+from helpers.support import flip, tree
 from typing_extensions import override
 
 from packtrain import StageOptions, index_shards, open_dataset, stage, verify
@@ -78,12 +79,6 @@ def shards(objects: FolderObjects) -> list[Path]:
     return write_shards(objects.path(f"{SETS}/shards"), 3)
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
-    """All files but the manifest, by name."""
-    names = [path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json"]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in names}
-
-
 def without_addresses(folder: Path) -> Manifest:
     """A manifest without where its shards lie, and without what only a store says of them."""
     manifest = Manifest.load(folder)
@@ -101,7 +96,7 @@ def test_the_index_is_that_of_the_same_shards_on_a_disk(
     here = index_shards(shards, tmp_path / "local")
     assert str(there.dataset) == str(target if out == "here" else out)
     assert replace(there, dataset=here.dataset) == here
-    assert files_of(target) == files_of(tmp_path / "local")
+    assert tree(target, "manifest.json") == tree(tmp_path / "local", "manifest.json")
     assert without_addresses(target) == without_addresses(tmp_path / "local")
     bases = {"here": f"{SETS}/shards", f"{SETS}/out": "../shards", f"{BUCKET}/out": "../sets/shards"}
     assert Manifest.load(target).base == bases[out]
@@ -139,9 +134,7 @@ def test_no_copy_links_to_what_is_not_on_this_machine(
 def test_damage_is_found_wherever_the_index_lies(objects: FolderObjects, shards: list[Path], tmp_path: Path) -> None:
     for out in (str(tmp_path / "here"), f"{SETS}/out"):
         index_shards(f"{SETS}/shards", out)
-    data = bytearray(shards[1].read_bytes())
-    data[600] ^= 1
-    shards[1].write_bytes(data)
+    flip(shards[1], 600)
     shards[2].unlink()
     found = [verify(out).problems for out in (tmp_path / "here", f"{SETS}/out")]
     assert found[0] == found[1]
@@ -240,7 +233,7 @@ def test_an_upload_that_is_stopped_never_looks_complete_and_is_done_again(
     objects.fault = lambda member, key: None
     index_shards(f"{SETS}/shards", f"{SETS}/out")
     index_shards(shards, tmp_path / "local")
-    assert files_of(objects.path(f"{SETS}/out")) == files_of(tmp_path / "local")
+    assert tree(objects.path(f"{SETS}/out"), "manifest.json") == tree(tmp_path / "local", "manifest.json")
 
 
 @pytest.mark.parametrize("how", ["grown", "cut", "replaced", "gone"])
@@ -283,7 +276,7 @@ def test_updates(objects: FolderObjects, shards: list[Path], tmp_path: Path) -> 
     report = index_shards(folder, out, update=True)
     assert (report.indexed, report.compared, report.shards) == (1, 1, 3)
     index_shards(shards, tmp_path / "local")
-    assert files_of(out) == files_of(tmp_path / "local")
+    assert tree(out, "manifest.json") == tree(tmp_path / "local", "manifest.json")
     objects.path(folder).rename(objects.path(f"{BUCKET}/moved"))
     with pytest.raises(PackError, match=rf"not there.* `--base DIR`, the folder that is now what {folder} was"):
         index_shards((), out, update=True)
@@ -294,10 +287,7 @@ def test_updates(objects: FolderObjects, shards: list[Path], tmp_path: Path) -> 
     assert len(Indexed(out).samples()) == 12
     index_shards((), out, update=True, base=f"{BUCKET}/moved")
     assert json.loads((out / "manifest.json").read_text())["base"] == f"{BUCKET}/moved"
-    path = objects.path(f"{BUCKET}/moved/{shards[0].name}")
-    data = bytearray(path.read_bytes())
-    data[600] ^= 1
-    path.write_bytes(data)
+    flip(objects.path(f"{BUCKET}/moved/{shards[0].name}"), 600)
     with pytest.raises(PackError, match="has changed since it was indexed"):
         index_shards((), out, update=True)
 
@@ -315,7 +305,7 @@ def test_a_real_store(started_server: Started, tmp_path: Path, name: str) -> Non
             server.put(f"{server.key(str(folder.parent))}/{folder.name}/{shard.name}", shard.read_bytes())
         index_shards(f"{folder}/train-{{000000..000001}}.tar", tmp_path / "out", num_workers=2)
         index_shards(shards, tmp_path / "local")
-        assert files_of(tmp_path / "out") == files_of(tmp_path / "local")
+        assert tree(tmp_path / "out", "manifest.json") == tree(tmp_path / "local", "manifest.json")
         assert without_addresses(tmp_path / "out").fields == without_addresses(tmp_path / "local").fields
         assert verify(tmp_path / "out").problems == ()
         with memory_folder(tmp_path) as place:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from helpers.shards import Indexed, write_shards
+from helpers.support import spoil, tree
 
 from packtrain import open_dataset, stage, verify
 from packtrain._core.errors import CorruptFile, OutputConflict, PackError, UsageError
@@ -21,32 +22,19 @@ def other_time(path: Path) -> None:
     os.utime(path, ns=(0, path.stat().st_mtime_ns - 10**9))
 
 
-def other_byte(path: Path) -> None:
-    """Changes one byte, and not the time."""
-    times, data = (path.stat().st_atime_ns, path.stat().st_mtime_ns), bytearray(path.read_bytes())
-    data[600] ^= 1
-    path.write_bytes(data)
-    os.utime(path, ns=times)
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    """All files of the dataset but the manifest."""
-    files = [path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json"]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
-
-
 def test_only_shards_with_another_time_are_read_and_nothing_but_their_times_changes(tmp_path: Path) -> None:
     shards, out = write_shards(tmp_path / "shards", 4), tmp_path / "out"
     index_shards(shards, out)
-    before, manifest, seen = content(out), Manifest.load(out), list[IndexProgress]()
+    before, manifest, seen = tree(out, "manifest.json"), Manifest.load(out), list[IndexProgress]()
     other_time(shards[0])
     other_time(shards[2])
-    other_byte(shards[3])  # No time says so: an update does not see it, as it does not read the shard.
+    # No time says so: an update does not see it, as it does not read the shard.
+    spoil(shards[3], "flipped, with its old times")
     report = index_shards((), out, update=True, num_workers=2, on_progress=seen.append)
     assert (report.indexed, report.compared, report.shards) == (0, 2, 4)
     size = shards[0].stat().st_size + shards[2].stat().st_size
     assert seen[-1] == IndexProgress(size, size, 0)
-    assert content(out) == before
+    assert tree(out, "manifest.json") == before
     now = Manifest.load(out)
     assert now.identity == manifest.identity
     assert [shard.link and shard.link.modified_ns for shard in now.shards] == [
@@ -87,7 +75,7 @@ def test_other_bytes_are_refused_and_leave_the_dataset_alone(tmp_path: Path, cha
     index_shards(shards[:2], out)
     manifest = (out / "manifest.json").read_bytes()
     other_time(shards[0])
-    other_byte(shards[1])
+    spoil(shards[1], "flipped, with its old times")
     change(shards[1])
     for given in ([], shards):
         with pytest.raises(PackError, match=r"000001.tar has changed since it was indexed\. Index all shards again"):

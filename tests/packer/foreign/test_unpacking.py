@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import io
 import lzma
 import os
 import sys
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -120,12 +118,8 @@ def test_what_is_no_tar_is_not_unpacked(tmp_path: Path, suffix: str) -> None:
 
 @pytest.mark.parametrize("suffix", COMPRESSIONS)
 def test_an_archive_without_members_is_one(tmp_path: Path, suffix: str) -> None:
-    with tarfile.open(tmp_path / "0.tar", "w") as archive:
-        for name, data in (("a.jpg", encoded(picture(0, 8, 8))), ("a.cls", b"1")):
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-    tarfile.open(tmp_path / "1.tar", "w").close()
+    write_tar(tmp_path / "0.tar", [("a.jpg", encoded(picture(0, 8, 8))), ("a.cls", b"1")])
+    write_tar(tmp_path / "1.tar", [])
     for name in ("0", "1"):
         tar = tmp_path / f"{name}.tar"
         (tmp_path / f"{name}{suffix}").write_bytes(COMPRESSIONS[suffix](tar.read_bytes()))
