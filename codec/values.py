@@ -8,6 +8,7 @@ import math
 import re
 import reprlib
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -63,7 +64,7 @@ def decode_value(field: Field, record: memoryview, *, bare: bool = False, size: 
     raise AssertionError(f"a record of kind {field.kind} is decoded elsewhere")
 
 
-def decode_json(text: memoryview | bytes, *, nan: bool = False, stored: bool = False) -> Any:
+def decode_json(text: memoryview | bytes, *, nan: bool = False, stored: bool = False, doubts: bool = False) -> Any:
     """Returns the value of a JSON text in UTF-8. All JSON of samples is read here, so each text has one meaning.
 
     Args:
@@ -71,6 +72,8 @@ def decode_json(text: memoryview | bytes, *, nan: bool = False, stored: bool = F
         nan: True to take ``NaN`` and ``Infinity``, as numbers of an array.
         stored: True for a record of a dataset. Version 1 of the format leaves open what writers refuse now: of a key
             that stands twice in an object the last value counts, and a number beyond float64 is infinite.
+        doubts: True to return, with `nan`, a ValueError as the value of a key that stands twice, and in the place of a
+            number beyond float64, which is for those who need only some of the values.
 
     Raises:
         JSONDecodeError: It is not JSON.
@@ -84,7 +87,7 @@ def decode_json(text: memoryview | bytes, *, nan: bool = False, stored: bool = F
     # Nearly all texts have fewer brackets than that, whatever they enclose.
     if characters.count("[") + characters.count("{") > MOST_NESTED and _depth(characters) > MOST_NESTED:
         raise ValueError(f"its objects and lists are nested more than {MOST_NESTED} deep")
-    return (_NUMBERS if nan else _STORED if stored else _STRICT).decode(characters)
+    return (_DOUBTS if doubts else _NUMBERS if nan else _STORED if stored else _STRICT).decode(characters)
 
 
 def parse_npy(head: memoryview, size: int) -> tuple[str, tuple[int, ...], int]:
@@ -199,7 +202,28 @@ def _with_distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _or_doubt(read: Callable[[str], float]) -> Callable[[str], float | ValueError]:
+    def reading(digits: str) -> float | ValueError:
+        try:
+            return read(digits)
+        except ValueError as doubt:
+            return doubt
+
+    return reading
+
+
+def _with_doubts(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    try:
+        return _with_distinct_keys(pairs)
+    except ValueError as doubt:
+        counts = Counter(key for key, _ in pairs)
+        return {key: doubt if counts[key] > 1 else value for key, value in pairs}
+
+
 _NUMBERS: Final = json.JSONDecoder(parse_float=_finite, object_pairs_hook=_with_distinct_keys)
+_DOUBTS: Final = json.JSONDecoder(
+    parse_float=_or_doubt(_finite), parse_int=_or_doubt(int), object_pairs_hook=_with_doubts
+)
 _STORED: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 _STRICT: Final = json.JSONDecoder(
     parse_float=_finite, parse_constant=_refuse_constant, object_pairs_hook=_with_distinct_keys

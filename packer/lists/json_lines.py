@@ -55,20 +55,24 @@ class JsonLines:
             UsageError: None of them has one of the columns; this is known only at the end.
         """
         unseen, sound = set(self._wanted), False
-        for line, place, found in self._objects():
+        for line, place, found, doubts in self._objects():
             if isinstance(found, str):
                 yield BadRow(line, shown(self._line(place)), found)
                 continue
             sound = True
             if unseen:
                 unseen -= found.keys()
-            yield Row(line, place, [found.get(key) for key in self._wanted])
+            values = [found.get(key) for key in self._wanted]
+            if doubts and (doubt := _doubt(values)) is not None:
+                yield BadRow(line, shown(self._line(place)), str(doubt))
+            else:
+                yield Row(line, place, values)
         if sound and unseen:
             columns_of(self.sample()[0], [key for key in self._wanted if key in unseen], self._name)
 
     def values(self, place: int) -> list[Any]:
         """Returns the values of the wanted columns on the sound line at `place`."""
-        found = decode_json(self._line(place), nan=True)
+        found, _ = _read(self._line(place))
         return [found.get(key) for key in self._wanted]
 
     def place_of_column(self, wanted: int) -> None:
@@ -76,19 +80,19 @@ class JsonLines:
 
     def sample(self) -> tuple[list[str], list[str]]:
         """The keys on the first lines, and the first value of each as a text."""
-        sample = (found for *_, found in islice(self._objects(), _SAMPLED_LINES) if isinstance(found, dict))
+        sample = (found for *_, found, _ in islice(self._objects(), _SAMPLED_LINES) if isinstance(found, dict))
         values: dict[str, Any] = {}
         for found in sample:
             values = found | values
         return list(values), [json.dumps(value, default=str).strip('"') for value in values.values()]
 
-    def _objects(self) -> Iterator[tuple[int, int, dict[str, Any] | str]]:
-        """Yields number, place and object of each line, or what is wrong with it."""
+    def _objects(self) -> Iterator[tuple[int, int, dict[str, Any] | str, bool]]:
+        """Yields number, place and object of each line, or what is wrong with it; and whether it holds doubts."""
         line, place = 0, self._start
         while place < len(self._text):
             text = self._line(place)
             if text.strip():
-                yield line, place, _object(text)
+                yield line, place, *_object(text)
             line, place = line + 1, place + len(text) + 1
 
     def _line(self, place: int) -> bytes:
@@ -96,15 +100,33 @@ class JsonLines:
         return self._text[place:] if stop < 0 else self._text[place:stop]
 
 
-def _object(line: bytes) -> dict[str, Any] | str:
-    """The object on a line, or what is wrong with it."""
+def _object(line: bytes) -> tuple[dict[str, Any] | str, bool]:
+    """The object on a line, or what is wrong with it; and whether it holds doubts."""
     try:
-        found = decode_json(line, nan=True)
+        found, doubts = _read(line)
     except UnicodeDecodeError as error:
-        return f"the line is not encoded in UTF-8 (byte {error.start})"
+        return f"the line is not encoded in UTF-8 (byte {error.start})", False
     except ValueError as error:
-        return f"the line is not JSON that can be read ({error})"
-    return found if isinstance(found, dict) else f"expected an object, found {kind_of(found)}"
+        return f"the line is not JSON ({error})", False
+    return (found, doubts) if isinstance(found, dict) else (f"expected an object, found {kind_of(found)}", False)
+
+
+def _read(line: bytes) -> tuple[Any, bool]:
+    """The value on a line, and whether it may hold doubts: in columns that nobody asked for, these do not count."""
+    try:
+        return decode_json(line, nan=True), False
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        return decode_json(line, nan=True, doubts=True), True
+
+
+def _doubt(value: Any) -> ValueError | None:
+    """The first doubt in a value, see `decode_json`."""
+    if isinstance(value, ValueError):
+        return value
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next(filter(None, map(_doubt, inside)), None)
 
 
 def require_lines(source: Path, text: bytes) -> None:
@@ -157,4 +179,4 @@ def _objects_in(head: str) -> str:
 def starts_with_object(text: bytes) -> bool:
     """True if the first line of a text is an object, as in JSON lines."""
     line = text[: text.find(b"\n") + 1 or len(text)].removeprefix(BOM_UTF8).strip()
-    return line.startswith(b"{") and isinstance(_object(line), dict)
+    return line.startswith(b"{") and isinstance(_object(line)[0], dict)

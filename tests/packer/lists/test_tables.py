@@ -707,11 +707,14 @@ DOUBTS = (
 
 
 @pytest.mark.parametrize("doubt", DOUBTS)
-def test_a_json_line_with_more_than_one_meaning_is_refused(doubt: bytes) -> None:
+def test_only_a_doubt_in_a_wanted_column_refuses_a_json_line(doubt: bytes) -> None:
     text = b'{"path": "a", "class": 1, ' + doubt + b"}\n" + b'{"path": "b", "class": 1, "other": 3}\n'
-    listing = table(text, Columns("path", "class"), form=JsonLines)
-    assert [entry.path for entry in entries(listing)] == ["b"]
-    assert re.search("twice|float64|4300 digits", reasons(listing)[0])
+    assert [entry.path for entry in entries(table(text, Columns("path", "class"), form=JsonLines))] == ["a", "b"]
+    other = FieldColumn("other", "json", "other", by_path=False)
+    asked = table(text, Columns("path", "class", (other,)), form=JsonLines)
+    assert [entry.path for entry in entries(asked)] == ["b"]
+    assert re.search("twice|float64|4300 digits", reasons(asked)[0])
+    assert "not JSON" not in reasons(asked)[0]
 
 
 @pytest.mark.parametrize(
