@@ -44,6 +44,7 @@ DALI: Final = "DALI, fused"
 DALI_WHOLE: Final = "DALI, not fused"
 DALI_TARS: Final = "DALI, webdataset reader"
 DALI_LOADER: Final = "packtrain, DaliLoader"
+ACCIMAGE_LOADER: Final = "packtrain, accimage"
 DALI_VERBATIM: Final = "packtrain, DaliLoader, verbatim"
 FFCV: Final = "FFCV"
 SPDL: Final = "SPDL"
@@ -63,6 +64,9 @@ CONTESTANTS: Final = {
     CHECKED_FIRST: Contestant("packtrain", options={"check": "first"}, packages=_OURS),
     OF_COEFFICIENTS: Contestant("packtrain", options={"packed": COEFFICIENTS}, packages=_OURS),
     f"{PACKTRAIN}, pin_memory": Contestant("packtrain", options=_PINNED, packages=_OURS, gpu=True),
+    ACCIMAGE_LOADER: Contestant(
+        "packtrain", "accimage", options={"decoder": "accimage"}, packages=(*_OURS, "accimage")
+    ),
     TORCH: Contestant("torch_loader", packages=("torchvision",)),
     f"{TORCH}, pin_memory": Contestant("torch_loader", options=_PINNED, packages=("torchvision",), gpu=True),
     TORCH_PILLOW: Contestant("torch_loader", "pillow", packages=("torchvision",)),

@@ -21,13 +21,14 @@ from .base import PILLOW, BackEnd
 from .base import Decoder as Decoder
 from .selfcheck import deviation
 
-DECODERS: Final = ("auto", "pillow", "extension", "simplejpeg")
+DECODERS: Final = ("auto", "pillow", "extension", "simplejpeg", "accimage")
 
 # Fastest first; Pillow needs no check.
 _PREFERRED: Final = ("extension", "simplejpeg")
 _COMMANDS: Final[Mapping[str, Callable[[], str]]] = {
     "extension": build_command,
     "simplejpeg": lambda: extra_command("simplejpeg"),
+    "accimage": lambda: "conda install -c conda-forge accimage",
 }
 
 

@@ -30,6 +30,7 @@ SPEED = DecoderSpeed(decode=1000, cut=400, coefficients=200, resize=100)
 PILLOW = DecoderFacts("pillow", "Pillow 13", False, None, SPEED)
 EXTENSION = DecoderFacts("extension", "libjpeg-turbo 3", True, None, SPEED)
 SIMPLEJPEG = DecoderFacts("simplejpeg", "simplejpeg 1.9.0", False, None, SPEED)
+ACCIMAGE = DecoderFacts("accimage", None, False, "not here", None)
 
 WELL = MachineFacts(
     versions={"python": "3.11", "packtrain": "0.1.0", "numpy": "2.4.6", "torch": None, "libjpeg": "8, /x"},
@@ -41,7 +42,7 @@ WELL = MachineFacts(
     machine_cores=64,
     shm_bytes=8 << 30,
     shm_free=1 << 30,
-    decoders=(PILLOW, EXTENSION, SIMPLEJPEG),
+    decoders=(PILLOW, EXTENSION, SIMPLEJPEG, ACCIMAGE),
     resizes=True,
 )
 PLAIN = replace(WELL, pillow="Pillow 13.0.0, libjpeg-turbo 3.2.0")
@@ -49,7 +50,7 @@ PLAIN = replace(WELL, pillow="Pillow 13.0.0, libjpeg-turbo 3.2.0")
 
 def without_extension(problem: str, version: str | None = None, to_install: tuple[str, ...] = ()) -> MachineFacts:
     extension = replace(EXTENSION, version=version, auto=False, problem=problem, speed=None)
-    decoders = (PILLOW, extension, replace(SIMPLEJPEG, auto=True))
+    decoders = (PILLOW, extension, replace(SIMPLEJPEG, auto=True), ACCIMAGE)
     return replace(WELL, decoders=decoders, to_install=to_install, resizes=False)
 
 
@@ -118,13 +119,13 @@ class TestAdvice:
 
     def test_simplejpeg_where_the_extension_is_missing(self) -> None:
         facts = without_extension("missing")
-        pillow, extension, simplejpeg = facts.decoders
-        neither = (replace(pillow, auto=True), extension, replace(simplejpeg, version=None, auto=False))
+        pillow, extension, simplejpeg, accimage = facts.decoders
+        neither = (replace(pillow, auto=True), extension, replace(simplejpeg, version=None, auto=False), accimage)
         first, second = advise(replace(facts, decoders=neither))
         assert "C extension" in first.text
         assert command_of(second).endswith(" install --no-deps simplejpeg")
         # With the extension, simplejpeg would gain nothing.
-        assert not list(advise(replace(facts, decoders=(pillow, EXTENSION, neither[2]))))
+        assert not list(advise(replace(facts, decoders=(pillow, EXTENSION, neither[2], accimage))))
 
     @pytest.mark.parametrize(
         ("size", "word"), [(64 << 20, "only 64 MiB large"), ((1 << 30) - 1, "only 1023 MiB large"), (None, "missing")]
@@ -211,6 +212,7 @@ class TestCommand:
             "  pillow        1,000     400     200     100     8,000  Pillow 13",
             "* extension     1,000     400     200     100     8,000  libjpeg-turbo 3",
             "  simplejpeg    1,000     400     200     100     8,000  simplejpeg 1.9.0",
+            "  accimage     not installed",
             "* taken by decoder='auto'",
         ]
         assert verdict == "all is well: nothing would make packtrain read faster here\n"
@@ -246,7 +248,7 @@ class TestCommand:
 
     def test_a_decoder_that_deviates_says_how(self, run: Run, on: Callable[[MachineFacts], None]) -> None:
         problem = "decodes a small grey JPEG to other pixels than Pillow"
-        on(replace(WELL, decoders=(PILLOW, EXTENSION, replace(SIMPLEJPEG, problem=problem))))
+        on(replace(WELL, decoders=(PILLOW, EXTENSION, replace(SIMPLEJPEG, problem=problem), ACCIMAGE)))
         assert f"  simplejpeg 1.9.0; {problem}\n" in run("doctor").out
 
     @pytest.mark.parametrize("words", [["doctor"], ["doctor", "--json"]])

@@ -122,6 +122,47 @@ def cropped(array: npt.NDArray[np.uint8], box: Box) -> npt.NDArray[np.uint8]:
     return array[box.top : box.top + box.height, box.left : box.left + box.width]
 
 
+class StandIn:
+    """`accimage.Image` on top of Pillow: it has the interface of the original, not its pixels."""
+
+    channels = 3
+
+    def __init__(self, path: object) -> None:
+        assert type(path) is bytes, "it takes a path or bytes, no other buffer"
+        image = Image.open(io.BytesIO(path))
+        if image.format != "JPEG" or image.mode == "CMYK":
+            raise OSError("JPEG decoding failed: Unsupported color conversion request on buffer")
+        self._image = image.convert("RGB")
+
+    @property
+    def width(self) -> int:
+        return self._image.width
+
+    @property
+    def height(self) -> int:
+        return self._image.height
+
+    def crop(self, box: tuple[int, int, int, int]) -> StandIn:
+        left, upper, right, lower = box
+        if left < 0 or upper < 0 or right > self.width or lower > self.height or right <= left or lower <= upper:
+            raise ValueError("coordinate (%d) extends beyond image")
+        self._image = self._image.crop(box)
+        return self
+
+    def copyto(self, buffer: Any) -> None:
+        planes = np.asarray(self._image).transpose(2, 0, 1).tobytes()
+        if memoryview(buffer).nbytes < len(planes):
+            raise IndexError("buffer size is smaller than image size")
+        memoryview(buffer)[:] = planes
+
+
+def stand_in_accimage(monkeypatch: pytest.MonkeyPatch, image: type) -> None:
+    module = ModuleType("accimage")
+    module.Image = image  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "accimage", module)
+    forget(monkeypatch, "accimage")
+
+
 def forget(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Makes the next import of a decoder's module import it again, now and after the test."""
     module = f"{decoders.__name__}.{name}"
@@ -130,10 +171,13 @@ def forget(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 
 @pytest.fixture(params=DECODERS)
-def each(request: pytest.FixtureRequest) -> Decoder:
-    """Every decoder that is installed."""
+def each(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Decoder:
+    """Every decoder that is installed, and the stand-in for accimage."""
+    name: str = request.param
+    if name == "accimage":
+        stand_in_accimage(monkeypatch, StandIn)
     try:
-        return decoder(request.param)
+        return decoder(name)
     except MissingDependency as error:
         pytest.skip(str(error))
 
@@ -443,6 +487,7 @@ class TestNames:
         [
             ("extension", "packtrain._codec.native._extension", f"`{build_command()}`"),
             ("simplejpeg", "simplejpeg", f"`{extra_command('simplejpeg')}`"),
+            ("accimage", "accimage", "`conda install -c conda-forge accimage`"),
         ],
     )
     def test_what_is_not_installed(self, monkeypatch: pytest.MonkeyPatch, name: str, module: str, command: str) -> None:
@@ -512,7 +557,9 @@ class TestFallback:
             Broken().decode(SOURCES["grey"], "RGB")
 
     @pytest.mark.parametrize("name", BACK_ENDS)
-    def test_ordinary_jpegs_never_reach_pillow(self, name: str) -> None:
+    def test_ordinary_jpegs_never_reach_pillow(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        if name == "accimage":
+            stand_in_accimage(monkeypatch, StandIn)
         try:
             back_end = decoder(name)
         except MissingDependency as error:
@@ -521,6 +568,15 @@ class TestFallback:
         for source in (*SAMPLINGS, "grey", "progressive", "restarts", "stored as RGB", "with EXIF and ICC"):
             for mode in ("RGB", "L"):
                 back_end.attempt(SOURCES[source], mode, Box(1, 2, 3, 4), 1)
+
+    def test_an_accimage_that_reads_only_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Old:
+            def __init__(self, path: object) -> None:
+                raise TypeError("argument 1 must be str, not bytes")
+
+        stand_in_accimage(monkeypatch, Old)
+        with pytest.raises(MissingDependency, match=r"before version 0\.2\.0"):
+            decoder("accimage").decode(SOURCES["4:4:4"], "RGB")
 
 
 class TestRgbx:
