@@ -50,6 +50,11 @@ class Numbered(Dataset[tuple[torch.Tensor, int]]):
         return torch.full((3, 6, 8), row % 256, dtype=torch.uint8)
 
 
+def assert_right(images: torch.Tensor, labels: torch.Tensor) -> None:
+    """Requires that a batch of `Numbered` is what its labels say."""
+    assert torch.equal(images, torch.stack([Numbered.image(label) for label in labels.tolist()]))
+
+
 @dataclass(frozen=True)
 class Trap:
     """`to_tensor`, with a deed at one line of a `support.image_set`.

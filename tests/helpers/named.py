@@ -5,7 +5,6 @@ In a module of its own, because spawned processes import it by name.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -219,11 +218,6 @@ class Fields(Samples):
 
 def nothing(values: dict[str, Any]) -> None:
     """Changes nothing."""
-
-
-def drawing(values: dict[str, Any]) -> None:
-    """Draws a label, as a transform that is not packtrain's may."""
-    values["label"] = random.randrange(1 << 40)
 
 
 def dataset(rows: int, names: tuple[str, ...] | None = NAMES, **options: Any) -> ImageDataset:

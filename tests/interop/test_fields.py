@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import lmdb
 import numpy as np
 import pytest
 import webdataset
@@ -128,19 +127,3 @@ def test_h5py_reads_typed_arrays(shard: Path) -> None:
         assert set(depth["data"][:].view("<u2").tolist()) == {300, 301, 302}
         every = [file["images"], *(group[name] for group in file["fields"].values() for name in group)]
         assert all(each.chunks is None and each.id.get_offset() % 8 == 0 for each in every)
-
-
-@pytest.mark.parametrize("shard", ["lmdb"], indirect=True)
-def test_py_lmdb_finds_a_database_for_each_field(shard: Path) -> None:
-    with (
-        lmdb.open(str(shard), subdir=False, readonly=True, lock=False, max_dbs=8) as environment,
-        environment.begin() as transaction,
-    ):
-        databases = [name.decode() for name in transaction.cursor().iternext(values=False)]
-        assert set(databases) == {"images", "labels", *(f"fields/{field.name}" for field in SCHEMA.others)}
-        captions = environment.open_db(b"fields/caption", transaction, create=False)
-        assert list(transaction.cursor(captions)) == [((1).to_bytes(8), b""), ((2).to_bytes(8), "Zoë".encode())]
-        stored = environment.open_db(b"fields/boxes", transaction, create=False)
-        for i in range(COUNT):
-            array = np.load(io.BytesIO(transaction.get(i.to_bytes(8), db=stored) or b""))
-            np.testing.assert_array_equal(array, boxes(i), strict=True)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import lmdb
 import pytest
 from helpers.support import Source, output_of, packed, sources, tool
 
@@ -20,17 +18,6 @@ def shard(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = packed(images, tmp_path_factory.mktemp("lmdb") / "out", "lmdb")
     (path,) = out.glob("*.mdb")
     return path
-
-
-def test_py_lmdb_reads_what_the_specification_says(shard: Path, lines: list[Source]) -> None:
-    # The line is quoted from the docstring of the format.
-    env = lmdb.open(str(shard), subdir=False, readonly=True, lock=False, max_dbs=2)
-    with env, env.begin() as transaction:
-        images, labels = env.open_db(b"images", transaction), env.open_db(b"labels", transaction)
-        assert list(transaction.cursor(images)) == [
-            (line.to_bytes(8, "big"), source.data) for line, source in enumerate(lines)
-        ]
-        assert [json.loads(value) for _, value in transaction.cursor(labels)] == [source.label for source in lines]
 
 
 def test_mdb_stat_counts_every_line_twice(shard: Path, lines: list[Source]) -> None:

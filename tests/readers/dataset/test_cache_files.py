@@ -70,65 +70,32 @@ def test_a_damaged_record_is_named(cache: TinyCache, io: str) -> None:
     assert cache.dataset(io=io, check=False)[5].name != "sample 5"
 
 
-def _cut(path: Path) -> None:
-    os.truncate(path, path.stat().st_size - 8)
+DAMAGE = ("cut", "grown", "emptied", "huge", "removed", "fifo", "folder", "loop", "endless")
 
 
-def _grown(path: Path) -> None:
-    os.truncate(path, path.stat().st_size + 8)
+def harm(path: Path, damage: str) -> None:
+    size = path.stat().st_size
+    sizes = {"cut": size - 8, "grown": size + 8, "emptied": 0, "huge": 1 << 40}
+    if damage in sizes:
+        os.truncate(path, sizes[damage])
+    elif damage in ("header", "content"):
+        flip(path, 20 if damage == "header" else -8)
+    else:
+        path.unlink()
+        if damage in ("loop", "endless"):
+            path.symlink_to(path.name if damage == "loop" else "/dev/zero")
+        elif damage != "removed":
+            (os.mkfifo if damage == "fifo" else os.mkdir)(path)
 
 
-def _emptied(path: Path) -> None:
-    os.truncate(path, 0)
-
-
-def _huge(path: Path) -> None:
-    os.truncate(path, 1 << 40)
-
-
-def _removed(path: Path) -> None:
-    path.unlink()
-
-
-def _fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def _folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def _loop(path: Path) -> None:
-    path.unlink()
-    path.symlink_to(path.name)
-
-
-def _zero(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("/dev/zero")
-
-
-def _header(path: Path) -> None:
-    flip(path, 20)
-
-
-def _content(path: Path) -> None:
-    flip(path, -8)
-
-
-DAMAGE = (_cut, _grown, _emptied, _huge, _removed, _fifo, _folder, _loop, _zero)
-
-
-@pytest.mark.parametrize("damage", [*DAMAGE, _header, _content], ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("damage", [*DAMAGE, "header", "content"])
 @pytest.mark.parametrize("most", [1 << 16, 0], ids=["mapped", "copied"])
 def test_a_damaged_index_is_named_and_never_waited_for(
-    cache: TinyCache, damage: Any, most: int, monkeypatch: pytest.MonkeyPatch
+    cache: TinyCache, damage: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("packtrain._readers.dataset.cache_files.descriptor_budget", lambda: most)
     path = index_path(cache.root, 1)
-    damage(path)
+    harm(path, damage)
     grown = cache.dataset()
     assert numbers(grown.subset([0, 7])) == [0, 7]  # type: ignore[arg-type]
     for use in (lambda: grown[3], lambda: grown.targets):
@@ -139,10 +106,10 @@ def test_a_damaged_index_is_named_and_never_waited_for(
     assert grown.describe(3).endswith("sample 3")
 
 
-@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("damage", DAMAGE)
 @IOS
-def test_a_damaged_shard_is_named_and_never_waited_for(cache: TinyCache, damage: Any, io: str) -> None:
-    damage(shard_path(cache.root, ".tar", 1))
+def test_a_damaged_shard_is_named_and_never_waited_for(cache: TinyCache, damage: str, io: str) -> None:
+    harm(shard_path(cache.root, ".tar", 1), damage)
     grown = cache.dataset(io=io)
     assert numbers(grown.subset([0, 7])) == [0, 7]  # type: ignore[arg-type]
     with soon(), pytest.raises(CorruptFile, match=r"sample 3 \(row 0 of cache-000001.tar\) cannot be read") as caught:

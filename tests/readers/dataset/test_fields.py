@@ -25,7 +25,6 @@ from helpers.datasets import (
 )
 from helpers.fusing import numbers
 from helpers.support import FORMATS, encoded, flip
-from torch.utils.data import DataLoader
 
 from packtrain import Loader, concat, open_dataset
 from packtrain._codec.masks import map_mask
@@ -463,19 +462,6 @@ def test_arrays_of_a_sample_are_its_own(dataset: Path) -> None:
         value[:] = 0
     np.testing.assert_array_equal(opened[1].pose, values_of(1)["pose"])
     assert not opened.value(1, "pose").flags.writeable
-
-
-@pytest.mark.complete
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_torchs_loader_collates_them(one: Path, method: str) -> None:
-    opened = open_dataset(one, list(TRANSFORM), fields=("image", "depth", "pose", "blob"))
-    loader = DataLoader(opened, 3, num_workers=1, multiprocessing_context=method)
-    batches = list(loader)
-    assert [type(batch) for batch in batches] == [sample_type(("image", "depth", "pose", "blob"))] * 2
-    assert batches[0].image.shape == (3, 3, 16, 16)
-    assert batches[0].depth.shape == (3, 16, 16)
-    expected = np.stack([values_of(row)["pose"] for row in range(3, 6)])
-    np.testing.assert_array_equal(batches[1].pose.numpy(), expected)
 
 
 def test_a_dataset_pickles(one: Path) -> None:

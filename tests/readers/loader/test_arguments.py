@@ -273,11 +273,6 @@ class TestOrders:
         with pytest.raises(UsageError, match=rf"sampler={name} was made for a dataset of \d+ rows, .* has 300"):
             loader_of(Numbers(300), sampler=order)
 
-    def test_of_a_subset_are_refused_for_the_whole(self, folder: Path) -> None:
-        whole = open_dataset(folder)
-        with pytest.raises(UsageError, match="a dataset of 5 rows, but this one has 12"):
-            loader_of(whole, sampler=BlockShuffled(whole.subset(range(5))))
-
     def test_of_ones_own_need_not_say(self) -> None:
         assert torch.cat([labels for _, labels in loader_of(sampler=Reversed())]).tolist() == list(range(10))[::-1]
 
@@ -384,18 +379,6 @@ class TestTransformsThatChange:
                     dataset.target_transform = float
                     assert {labels.dtype for _, labels in loader} == {torch.float64}
             dataset.transform = CenterCrop(4)
-
-    def test_the_epochs_go_on_in_the_same_processes(self, folder: Path) -> None:
-        with loader_of(open_dataset(folder, CenterCrop(4)), num_workers=1, shuffle=True, seed=1) as loader:
-            list(loader)
-            (worker,) = multiprocessing.active_children()
-            list(loader)
-            assert multiprocessing.active_children() == [worker]
-            loader.transform = CenterCrop(5)
-            assert loader.state_dict()["epoch"] == 2
-            list(loader)
-            assert multiprocessing.active_children() == [worker]
-            assert loader.state_dict()["epoch"] == 3
 
     def test_subsets_keep_theirs(self, folder: Path) -> None:
         opened = open_dataset(folder, CenterCrop(4))

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from helpers.hazards import Numbered, together
+from helpers.hazards import Numbered, assert_right, together
 from helpers.support import soon
 
 from packtrain import Loader
@@ -40,26 +39,6 @@ def forked(**options: Any) -> Loader:
 
 def labels_of(batches: Any) -> list[int]:
     return list(chain(*(labels.tolist() for _, labels in batches)))
-
-
-def assert_right(images: torch.Tensor, labels: torch.Tensor) -> None:
-    assert torch.equal(images, torch.stack([Numbered.image(label) for label in labels.tolist()]))
-
-
-def test_whoever_stops_in_the_middle_can_begin_again() -> None:
-    with forked() as loader, soon(20):
-        for _ in loader:
-            break
-        with pytest.raises(ZeroDivisionError):
-            [1 // 0 for _ in loader]
-        for _ in range(7):
-            next(iter(loader))
-        batches = iter(loader)
-        for _ in range(3):
-            next(batches)
-        del batches
-        for _ in range(2):
-            assert sorted(labels_of(loader)) == list(range(ROWS))
 
 
 def test_a_pass_ends_where_another_begins() -> None:
@@ -182,25 +161,6 @@ def test_twenty_loaders_leave_no_descriptor_open() -> None:
     for number in range(20):
         use(number)
     assert descriptors() == before
-
-
-def test_a_process_that_the_consumer_forks_does_no_harm() -> None:
-    """Its copies of loader and batches end with it, without ending the originals."""
-    with forked() as loader, soon():
-        batches = iter(loader)
-        images, labels = next(batches)
-        child = os.fork()
-        if child == 0:
-            try:
-                del images
-                gc.collect()
-                loader.close()
-            finally:
-                os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        assert len(multiprocessing.active_children()) == 2
-        assert sorted(labels.tolist() + labels_of(batches)) == list(range(ROWS))
-        assert_right(images, labels)
 
 
 class Waiting(Numbered):

@@ -60,17 +60,6 @@ def test_ranks_agree_on_an_order_in_chunks(tmp_path: Path) -> None:
     assert results[0][0][:16] == [*range(8), *range(16, 24)]
 
 
-@pytest.mark.parametrize("worlds", [(2, 1), (1, 3), (3, 2)])
-def test_another_number_of_ranks_goes_on(worlds: tuple[int, int], tmp_path: Path) -> None:
-    first, second = worlds
-    before = in_ranks(first, go_on, None, 2, 3, group=tmp_path / "first")
-    states = [state for _, state, _ in before]
-    assert states == [states[0]] * first and states[0]["consumed"] == 2 * 3 * first
-    after = in_ranks(second, go_on, through_json(states[0]), None, 2, 1, group=tmp_path / "second")
-    together = flat([found for found, *_ in before]) + flat([found for found, *_ in after])
-    assert together[:ROWS] == list(range(ROWS)) and len(together) - ROWS < second
-
-
 def save(rank: int, world: int, folder: Path) -> list[list[int]]:
     loader = loader_of()
     found = [positions.tolist() for _, _, positions, _ in islice(loader, 2)]

@@ -271,18 +271,6 @@ def test_another_transform_may_end_otherwise(folder: Path) -> None:
             assert_same(list(loader), wanted(open_dataset(folder, loader.transform)))
 
 
-def test_headspace_hands_out_finished_batches(folder: Path) -> None:
-    dataset = open_dataset(folder, [*GEOMETRY, *TAILS["normalised"]])
-    with loader_of(dataset) as loader, loader.headspace():
-        assert {images.dtype for images, _ in loader} == {torch.float32}
-
-
-def test_steps_that_do_not_fit_are_an_error_before_any_batch(folder: Path) -> None:
-    for workers in (0, 1):
-        with pytest.raises(UsageError, match="put ToTensor"):
-            epoch(open_dataset(folder, [*GEOMETRY, Normalize(MEAN, STD)]), num_workers=workers)
-
-
 def test_torchvisions_recipe_pastes_unchanged(torchvision: Any, folder: Path) -> None:
     from torchvision import transforms as v1
 

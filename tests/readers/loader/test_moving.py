@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import itertools
 import os
-import random
 import re
 import resource
 import signal
@@ -19,7 +18,7 @@ import numpy as np
 import pytest
 from helpers.moving import BYTES, VALUES, Cache, check, has_left, mapped, workers
 from helpers.processes import stop
-from helpers.support import START_METHODS, soon
+from helpers.support import START_METHODS
 from helpers.waiting import wait_until
 from torch.utils.data import default_collate
 
@@ -78,17 +77,6 @@ def test_idle_workers_move_on_by_themselves(cache: Cache, method: str, count: in
             wait_until_moved(cache, dataset)
             cache.grow(8)
         assert len(started) == count
-
-
-def test_workers_read_all_of_each_generation(cache: Cache) -> None:
-    dataset = cache.dataset()
-    with loader_of(dataset) as loader:
-        for _ in range(5):
-            seen = [number for batch in loader for number in check(batch, dataset)]
-            generation = dataset.store.generation
-            assert sorted(seen) == list(range(generation.first_sample, generation.end_sample))
-            wait_until_moved(cache, dataset)
-            cache.grow(7)
 
 
 def test_a_stopped_worker_moves_on_when_it_continues(cache: Cache) -> None:
@@ -160,24 +148,6 @@ def test_a_slow_worker_finishes_first(cache: Cache, tmp_path: Path) -> None:
             wait_until_moved(cache, dataset)
 
 
-@pytest.mark.complete
-def test_a_loader_can_be_closed_at_any_time(cache: Cache) -> None:
-    chance = random.Random(0)
-    dataset = cache.dataset()
-    for _ in range(6):
-        with soon(30), loader_of(dataset, chance.choice([1, 5, 1000])) as loader:
-            for _ in range(chance.randrange(3)):
-                cache.grow(2)
-                for batch in loader:
-                    check(batch, dataset)
-                    if chance.random() < 0.1:
-                        break
-        dataset.advance()
-        assert not workers()
-    del loader
-    assert cache.older_are_free()
-
-
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("count", [0, 2])
 def test_passes_that_are_kept_keep_no_generation(cache: Cache, count: int) -> None:
@@ -193,21 +163,6 @@ def test_passes_that_are_kept_keep_no_generation(cache: Cache, count: int) -> No
                 wait_until_moved(cache, dataset)
             assert cache.older_are_free()
             assert has_left(os.getpid(), dataset)
-            cache.grow(8)
-
-
-@pytest.mark.complete
-@pytest.mark.usefixtures("no_collector")
-@pytest.mark.parametrize("count", [0, 2])
-def test_the_consumers_process_keeps_no_generation(cache: Cache, count: int) -> None:
-    dataset = cache.dataset()
-    with loader_of(dataset, num_workers=count) as loader:
-        for _ in range(5):
-            for batch in loader:
-                check(batch, dataset)
-                del batch
-            assert has_left(os.getpid(), dataset)
-            wait_until(cache.older_are_free, "nobody holds an older generation")
             cache.grow(8)
 
 

@@ -20,7 +20,6 @@ from helpers.named import (
     Plain,
     assert_batch,
     dataset,
-    drawing,
     tensors_in,
     values,
 )
@@ -83,16 +82,6 @@ class TestContents:
             assert_batch(batch, range(9)[4 * number :][:4], names)
 
     @WORKERS
-    def test_without_fields_a_batch_is_a_tuple(self, workers: int) -> None:
-        with loader_of(6, None, workers=workers, fields=("row", "path")) as loader:
-            for batch in loader:
-                assert type(batch) is tuple
-                images, labels, rows, paths = batch
-                assert torch.equal(images, torch.stack([values(row)["image"] for row in rows.tolist()]))
-                assert labels.tolist() == rows.tolist()
-                assert paths == [f"images/{row} ü\udcff.jpg" for row in rows.tolist()]
-
-    @WORKERS
     def test_of_a_dataset_that_is_not_packtrains(self, workers: int) -> None:
         names = ("image", "depth", "title", "table", "number", "label", "crop")
         with Loader(Plain(9, names), 4, num_workers=workers, multiprocessing_context="fork", fields=("row",)) as loader:
@@ -124,20 +113,6 @@ class TestContents:
             assert batch.position.tolist() == batch.row.tolist() == [line - 1000 for line in batch.line.tolist()]
             assert batch.path == [f"images/{row} ü\udcff.jpg" for row in batch.row.tolist()]
         assert loader.skipped == 6
-
-    @WORKERS
-    def test_samples_of_foreign_code_are_seeded(self, workers: int) -> None:
-        def drawn() -> list[int]:
-            loader = Loader(
-                dataset(9, change=drawing), 4, num_workers=workers, multiprocessing_context="fork", seed=3, shuffle=True
-            )
-            with loader:
-                again = [loader.sample(position).label for position in range(9)]
-                found = [label for batch in loader for label in batch.label.tolist()]
-            assert found == again and len(set(found)) == 9
-            return found
-
-        assert drawn() == drawn()
 
     def test_a_single_sample(self) -> None:
         loader = loader_of(9, shuffle=True, fields=("row", "path"))

@@ -11,7 +11,7 @@ from helpers.support import FORMATS, START_METHODS, flip, packed, shard_bytes, s
 from helpers.transforms import negative, to_tensor
 from torch.utils.data import DataLoader
 
-from packtrain import ImageDataset, PackedDataset, concat, open_dataset
+from packtrain import PackedDataset, concat, open_dataset
 from packtrain._core.options import LabelSpec
 from packtrain.errors import CorruptRecord
 
@@ -62,17 +62,6 @@ def test_default_collate_stacks_vector_labels(images: Path, tmp_path: Path) -> N
         (batch,) = epoch(DataLoader(dataset, batch_size=12, num_workers=workers))
         assert batch[0].shape == (12, 3, 12, 10)
         assert (batch[1].dtype, batch[1].tolist()) == (torch.float32, expected)
-
-
-def test_shuffling_samplers_and_subsets_work(folders: dict[str, Path], images: Path) -> None:
-    dataset = opened(folders["tar"])
-    chosen: ImageDataset = dataset.subset([7, 1, -1])
-    labels = [-source.label for source in sources(images)]
-    (batch,) = epoch(DataLoader(chosen, batch_size=3, num_workers=1))
-    assert batch[1].tolist() == [labels[7], labels[1], labels[-1]]
-    generator = torch.Generator().manual_seed(0)
-    shuffled = epoch(DataLoader(dataset, batch_size=4, shuffle=True, generator=generator))
-    assert sorted(torch.cat([batch[1] for batch in shuffled]).tolist()) == sorted(labels)
 
 
 @START_METHODS

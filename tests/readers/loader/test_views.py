@@ -12,7 +12,7 @@ import torch
 from helpers.batching import Fixed, jitter
 from helpers.support import packed, shard_bytes
 
-from packtrain import ImageDataset, Loader, concat, open_dataset
+from packtrain import Loader, concat, open_dataset
 from packtrain._core.options import StoreOptions
 from packtrain._extras.tune import paced
 from packtrain._readers.loader.batches import BatchMaker, Probe
@@ -110,21 +110,6 @@ def test_views_are_decoded_in_their_place(folder: Path) -> None:
     assert seen == [[True] * 5] * 4
 
 
-def test_a_view_that_is_kept_keeps_its_pixels(folder: Path) -> None:
-    dataset = open_dataset(folder, TWO_AND_THREE)
-    with loader_of(dataset, num_workers=1, prefetch_factor=1) as loader:
-        kept = [views[3] for _ in range(4) for views, _ in loader]
-    expected = [views[3] for epoch in range(4) for views, _ in _epoch_of(dataset, epoch)]
-    assert len(kept) == 12 and all(map(torch.equal, kept, expected))
-
-
-def _epoch_of(dataset: Any, number: int) -> list[Any]:
-    with loader_of(dataset) as loader:
-        for _ in range(number):
-            list(loader)
-        return list(loader)
-
-
 def test_each_view_is_cast_and_normalised(folder: Path) -> None:
     views = [TWO_AND_THREE, *[Views([Resize((side, 8)) for side in range(1, 21)])]]
     mean, std = torch.tensor(MEAN).view(-1, 1, 1), torch.tensor(STD).view(-1, 1, 1)
@@ -153,15 +138,6 @@ def test_views_of_any_dataset(folder: Path) -> None:
     ((first, second), labels) = epoch(Fixed(*samples), shuffle=False)[0]
     assert labels.tolist() == list(range(5))
     assert torch.equal(first[:, 0, 0], labels) and torch.equal(second[:, 0, 0], labels.float())
-
-
-def test_as_the_transform_of_a_loader_between_passes(folder: Path) -> None:
-    """Another transform takes effect with the next pass, with another number of views too."""
-    dataset: ImageDataset = open_dataset(folder, CenterCrop(8))
-    with loader_of(dataset, num_workers=1) as loader:
-        assert next(iter(loader))[0].shape == (5, 3, 8, 8)
-        dataset.transform = TWO_AND_THREE
-        assert [view.shape for view in next(iter(loader))[0]] == [torch.Size(shape) for shape in SHAPES]
 
 
 @pytest.mark.parametrize(

@@ -291,18 +291,6 @@ def test_grey_pictures_come_out_with_one_channel_or_three(package: Any, dataset_
             assert next(iter(loader))[0].shape == (4, count, 20, 20)
 
 
-@pytest.mark.parametrize("name", ["FiveCrop", "TenCrop"])
-def test_several_crops_are_views(package: Any, dataset_folder: Path, name: str) -> None:
-    steps = [package.Resize(30), getattr(package, name)((20, 24))]
-    dataset, plain = open_dataset(dataset_folder, package.Compose(steps)), open_dataset(dataset_folder)
-    for row in range(len(plain)):
-        expected = package.Compose(steps)(plain[row][0].convert("RGB"))
-        found = dataset[row][0]
-        assert len(found) == len(expected)
-        for ours, theirs in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(ours.permute(1, 2, 0).numpy(), np.asarray(theirs))
-
-
 # Masks
 
 

@@ -13,7 +13,7 @@ from helpers.fusing import decoded, pack_sources
 from helpers.support import encoded, param_id, picture
 from PIL import Image
 
-from packtrain import Loader, open_dataset
+from packtrain import open_dataset
 from packtrain._codec import resizing
 from packtrain._codec.decode import RecordDecoder
 from packtrain._core.options import StoreOptions
@@ -111,12 +111,6 @@ def test_the_image_is_decoded_and_resized_once(crop_ready: Path, monkeypatch: py
     asked.clear()
     open_dataset(crop_ready, TenCrop(56))[0]
     assert asked == ["rgb"]
-
-
-def test_a_loader_gives_a_tensor_for_each_crop(crop_ready: Path) -> None:
-    with Loader(open_dataset(crop_ready, [Resize(64), TenCrop(60)]), 2, num_workers=0) as loader:
-        views, labels = next(iter(loader))
-    assert [tuple(view.shape) for view in views] == [(2, 3, 60, 60)] * 10 and labels.tolist() == [0, 1]
 
 
 def test_before_callables_of_others_they_make_a_tuple_of_images(torchvision: Any, crop_ready: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers.fusing import decoded, pack_sources, sources
 
-from packtrain import Loader, open_dataset
+from packtrain import open_dataset
 from packtrain._core.options import StoreOptions
 from packtrain._readers.transforms.base import Transform
 from packtrain._readers.transforms.recognition import recognised
@@ -89,13 +89,3 @@ def test_evaluation_gives_timms_tensors(timm: Any, photographs: tuple[Path, Any]
     for row, data in enumerate(files.values()):
         expected = made(decoded(data, "RGB"))
         assert torch.equal(opened[row][0], expected), list(files)[row]
-
-
-def test_decisions_depend_on_the_position_alone(timm: Any, photographs: tuple[Path, Any]) -> None:
-    folder, _ = photographs
-    made = made_by(timm, {"auto_augment": "rand-m9-mstd0.5-inc1", "re_prob": 0.5, "re_mode": "pixel"}, training=True)
-    batches = [
-        torch.cat([images for images, _ in Loader(open_dataset(folder, made), 2, seed=5, num_workers=workers)])
-        for workers in (0, 2)
-    ]
-    assert torch.equal(*batches)

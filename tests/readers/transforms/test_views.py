@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.fusing import TRANSFORMS, numbers, pack_sources, sources
-from helpers.support import encoded, flip, picture
+from helpers.support import encoded, picture
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -21,7 +21,7 @@ from packtrain._codec.geometry import Box
 from packtrain._core.options import StoreOptions
 from packtrain._readers.dataset.records import FieldRecords
 from packtrain._readers.transforms.pipeline import shared_box
-from packtrain.errors import CorruptRecord, UsageError
+from packtrain.errors import UsageError
 from packtrain.transforms import CenterCrop, Compose, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, Views
 
 SOURCES = {
@@ -227,11 +227,3 @@ def test_views_survive_pickling(crop_ready: Path) -> None:
 def test_what_is_no_list_of_transforms_is_refused(transforms: Any) -> None:
     with pytest.raises(UsageError):
         Views(transforms)
-
-
-def test_a_damaged_record_is_an_error_that_names_it(tmp_path: Path) -> None:
-    folder = pack_sources(tmp_path, StoreOptions("verbatim"), {"a.jpg": encoded(picture(1))})
-    shard = next(folder.glob("*.tar"))
-    flip(shard, 700)
-    with pytest.raises(CorruptRecord, match=r"a\.jpg"):
-        open_dataset(folder, Views([LOCAL, LOCAL]))[0]
