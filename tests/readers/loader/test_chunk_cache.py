@@ -494,7 +494,7 @@ class TestErrors:
         [
             ({"path": URL}, r'open_dataset\("s3://bucket/set", stage="/nvme", budget="200GiB"\)'),
             ({"path": URL, "stage": "/tmp", "budget": "much"}, "expected a number with a unit"),
-            ({"path": URL, "stage": "/tmp", "budget": 0.5}, "a number of bytes, or a text"),
+            ({"path": URL, "stage": "/tmp", "budget": 0.5}, "budget=0.5: expected a whole number"),
             ({"path": URL, "stage": 5}, "a folder for staged copies"),
             ({"path": "/somewhere", "budget": "1GiB"}, "only the cache of a dataset in an object"),
             ({"path": "ftp://host/set", "stage": "/tmp"}, "a kind that packtrain does not read"),
