@@ -8,6 +8,7 @@ that lies about fsync.
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import shutil
 import uuid
@@ -49,6 +50,11 @@ def _kept(name: str) -> str:
     """The end of a long name, where the numbers of shards are."""
     data = os.fsencode(name)
     return name if len(data) <= _KEPT_BYTES else data[-_KEPT_BYTES:].decode(errors="ignore")
+
+
+def temporaries_of(final: Path) -> Iterator[Path]:
+    """The paths that `temporary_path` gave for `final`, whatever its name, and that are still there."""
+    return final.parent.glob(f".{glob.escape(_kept(final.name))}{_TEMPORARY}*")
 
 
 def is_temporary(path: Path) -> bool:

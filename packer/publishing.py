@@ -16,7 +16,16 @@ from typing import Final
 import numpy as np
 
 from packtrain._core.errors import OutputConflict
-from packtrain._core.files import fsync_folder, is_temporary, locked, make_folder, temporary_path, write_all, write_file
+from packtrain._core.files import (
+    fsync_folder,
+    is_temporary,
+    locked,
+    make_folder,
+    temporaries_of,
+    temporary_path,
+    write_all,
+    write_file,
+)
 from packtrain._core.index import ROW_COLUMNS, IndexWriter
 from packtrain._core.locks import Lock
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, ColumnInfo, FieldInfo, Manifest
@@ -221,7 +230,7 @@ def only_writer(path: Path, *, shared: bool = False) -> Iterator[None]:
 
 def remove_abandoned(folder: Path) -> None:
     """Removes what indexers left beside `folder` that were killed."""
-    for path in folder.parent.glob(f".{folder.name}.tmp-*"):
+    for path in temporaries_of(folder):
         # Without either it was being removed.
         lock = next(filter(Path.exists, (path / PLAN, path / PARTS / LOCK)), None)
         # Where there are no locks, nobody can tell.

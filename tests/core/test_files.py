@@ -91,6 +91,14 @@ def test_temporary_files_are_told_from_others_and_removed_by_name(tmp_path: Path
     assert set(tmp_path.iterdir()) == {tmp_path / name for name in names}
 
 
+@pytest.mark.parametrize("name", ["plain", "a[1]", "*", "a**b", 250 * "n"])
+def test_the_temporaries_of_a_path_of_any_name_are_its_own(tmp_path: Path, name: str) -> None:
+    mine = {files.temporary_path(tmp_path / name) for _ in range(2)}
+    for path in (*mine, files.temporary_path(tmp_path / "a1"), tmp_path / name):
+        path.touch()
+    assert set(files.temporaries_of(tmp_path / name)) == mine
+
+
 @pytest.mark.parametrize("letter", ["n", "é", "\udcff"])
 def test_the_temporary_of_the_longest_name_can_be_written_and_is_found(tmp_path: Path, letter: str) -> None:
     """Shards differ at the end of their names."""
