@@ -10,7 +10,7 @@
    of chroma ("fancy upsampling", jdsample.c), and conversion of colours (jdcolor.c). It does so row by row of MCUs, so
    that samples stay in the processor's caches until they are pixels. */
 
-#ifdef HAS_SIMD
+#ifdef HAS_X86_SIMD
 
 /* Rows of MCUs whose samples are kept: interpolation needs those above and below. */
 #define KEPT 3

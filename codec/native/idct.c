@@ -1,6 +1,6 @@
 #include "idct.h"
 
-#ifdef HAS_SIMD
+#ifdef HAS_X86_SIMD
 
 #include <stdbool.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 
 #include "simd.h"
 
-#ifdef HAS_SIMD
+#ifdef HAS_X86_SIMD
 
 #include <stddef.h>
 #include <stdint.h>
