@@ -18,8 +18,8 @@
 size_t write_group(unsigned char *out, const int16_t (*blocks)[BLOCK_COEFFICIENTS], int count);
 
 /* Reads a group of `size` bytes into `count` blocks, and which bands of each hold anything, one bit each; false if it
-   does not have exactly that size, what fills up a byte is not 0, or a DC coefficient does not fit 16 bits. Whatever the bytes are, no more than GROUP_MOST bytes are read; so many must be
-   readable, even if `size` is less. */
+   does not have exactly that size, what fills up a byte is not 0, or a DC coefficient does not fit 16 bits. Whatever the
+   bytes are, no more than GROUP_MOST bytes are read; so many must be readable, even if `size` is less. */
 typedef bool ReadGroup(const unsigned char *in, size_t size, int16_t (*blocks)[BLOCK_COEFFICIENTS],
                        unsigned char *bands, int count);
 
