@@ -32,7 +32,7 @@ def column_options(command: F) -> F:
             click.option(f"--{kind.option}", _keyword(kind), metavar=_form(kind), multiple=True, help=_help(kind))
             for kind in KINDS.values()
         ),
-        click.option("--optional", metavar="NAME", multiple=True, help="A field that samples may be without."),
+        click.option("--optional", metavar="NAME", multiple=True, help="A field that samples may lack."),
         click.option(
             "--mask-classes", metavar="NAME=FILE", multiple=True, help="File of the names of a mask's values."
         ),

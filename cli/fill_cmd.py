@@ -29,17 +29,17 @@ _SOURCE: Final = "MODULE:FUNCTION"
 
 @click.command("fill", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.argument("words", nargs=-1, metavar=f"[{_SOURCE}] CACHE")
-@click.option("--budget", metavar="SIZE", help="The most that CACHE may take: 500GiB. Needed to fill.")
+@click.option("--budget", metavar="SIZE", help="Maximum size of CACHE: 500GiB. Required.")
 @click.option("--rate", metavar="SIZE", help="The most to write per second: 600MB.  [default: no limit]")
 @click.option("--shard-size", metavar="SIZE", help="Size of a shard.  [default: 1/4 of the headroom, up to 256MiB]")
 @click.option("--headroom", type=float, default=0.2, help="Part of the budget that is kept free for new samples.")
 @click.option("--format", type=click.Choice(FORMATS), help="Format of a new cache.  [default: tar]")
-@click.option("--samples-per-insert", type=float, metavar="N", help="Write a sample for every N that readers take.")
+@click.option("--samples-per-insert", type=float, metavar="N", help="Write one sample for every N that readers take.")
 @click.option("--keep-unseen", is_flag=True, help="Evict no sample before a reader has seen it.")
 @click.option("--records", type=PATH, metavar="DATASET", help="Fill with random records of a packed dataset.")
 @click.option("--slices", metavar="FILE[:NAME]", help="Fill with random slices of an array: .npy, HDF5 or Zarr.")
 @click.option("--shape", metavar="SIZES", help="Shape of a slice: 64,64.")
-@click.option("--seed", type=click.IntRange(0), help="Which of them are drawn.  [default: others each time]")
+@click.option("--seed", type=click.IntRange(0), help="Seed of the random choice.  [default: a new one each time]")
 def command(
     words: tuple[str, ...],
     records: Path | None,
@@ -48,14 +48,14 @@ def command(
     seed: int | None,
     **options: Any,
 ) -> int:
-    """Fill CACHE with the samples that MODULE:FUNCTION yields, until it ends. Train on it meanwhile.
+    """Fill CACHE with the samples that MODULE:FUNCTION yields, while training reads the cache.
 
     FUNCTION takes no arguments and returns an iterator of samples: dicts of a field's name and its value, which is
     bytes, a text or a numpy array. `packtrain.GrowingCache(CACHE).dataset()` reads them. When the budget is used up,
     the oldest samples make room.
 
-    SIGTERM and Ctrl-C end it; the same command continues. `packtrain status CACHE` shows, from another shell, what it
-    does.
+    SIGTERM and Ctrl-C stop the filling; the same command continues. In another shell, `packtrain status CACHE` shows
+    the progress.
     """
     source, cache = _source(words, records, slices, shape, seed)
     if options["budget"] is None:

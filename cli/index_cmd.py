@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 @click.option(
     "--label",
     metavar="EXT[:KEY]|none",
-    help="Where the label is, such as cls, or json:class_id for a value in a JSON object.  [default: cls, if there]",
+    help="Where the label is, such as cls, or json:class_id for a value in a JSON object.  [default: cls, if any]",
 )
 @click.option("--mode", type=click.Choice(PIXEL_MODES), default="RGB", help="Pixel mode that readers deliver.")
 @click.option(
     "--update",
     is_flag=True,
-    help="Take new shards into the dataset OUT. Others are read only if their time changed: then bytes are compared.",
+    help="Add new shards to the dataset OUT. Old ones are read, and compared, only if their time of change is new.",
 )
 @click.option(
     "--base", metavar="DIR", type=PATH_OR_URL, help="With --update: the folder that OUT's shards were moved to."
 )
 @click.option(
-    "--unpack", metavar="DIR", type=PATH, help="Decompress compressed tars into DIR, and index them there; needs room."
+    "--unpack", metavar="DIR", type=PATH, help="Decompress compressed tars into DIR, and index those. Takes disk space."
 )
 @click.option("--workers", type=click.IntRange(1), help="Worker processes.  [default: all available cores]")
 @click.option(
@@ -66,10 +66,10 @@ if TYPE_CHECKING:
 def command(
     shards: tuple[Path | str, ...], out: Path | str, workers: int | None, as_json: bool, **options: Any
 ) -> None:
-    """Make a dataset of WebDataset tar shards. Each is read once and stays where it is; manifest and index go to OUT.
+    """Make a dataset of WebDataset tar shards: read each once, leave it where it is, write manifest and index to OUT.
 
-    SHARD is a file, a folder of *.tar files, a pattern such as 'train-{000000..000146}.tar', or @FILE, a list of these;
-    or one of them in an object store, such as 's3://bucket/train-{000000..000146}.tar', and then OUT may be there, too.
+    SHARD is a file, a folder of *.tar files, a pattern such as 'train-{000000..000146}.tar', or @FILE, a list of these.
+    All of these may be in an object store, as in 's3://bucket/train-{000000..000146}.tar'; then OUT may be there, too.
     """
     from packtrain._packer.foreign.indexer import IndexProgress, index_shards
 

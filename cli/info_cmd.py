@@ -25,7 +25,7 @@ _BAR: Final = 30
 @click.argument("dataset", type=PATH_OR_URL)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(dataset: Path | str, as_json: bool) -> None:
-    """Show what is in DATASET, a folder or an address: counts, bytes, fields, labels, image sizes, what wrote it."""
+    """Show counts, bytes, fields, labels and image sizes of DATASET, a folder or an address, and what wrote it."""
     from packtrain._readers.dataset.summary import summarise
 
     summary = summarise(dataset)

@@ -13,7 +13,7 @@ from .words import Group
 COMMANDS: Final = {
     "pack": "Turn an image list, or another dataset, into tar, HDF5 or LMDB shards.",
     "merge": "Make a dataset of the parts of `pack --part` or `index --part`.",
-    "status": "Show how far a packing, an index, or the filling of a cache is.",
+    "status": "Show the progress of packing, of indexing, or of a growing cache.",
     "index": "Make a dataset of WebDataset tar shards, which stay where they are.",
     "verify": "Check everything in a dataset.",
     "info": "Show what is in a dataset.",

@@ -23,9 +23,9 @@ from .paths import PATH_OR_URL
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(out: Path | str, max_rejects: str, as_json: bool) -> None:
-    """Make the dataset of the parts in OUT, a folder or an address, once `packtrain pack --part` has packed all.
+    """Make the dataset in OUT, a folder or an address, once `packtrain pack --part` has packed all parts.
 
-    The same after `packtrain index --part`. It may be run on any machine, and any number of times.
+    Also makes the dataset after `packtrain index --part`. Run it on any machine, any number of times.
     """
     from packtrain._packer.merge import merge
     from packtrain._packer.pack_run import PackReport

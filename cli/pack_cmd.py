@@ -38,7 +38,7 @@ _CLASSES: Final = 5
 @click.option(
     "--format",
     type=click.Choice(FORMATS),
-    help="Container of the shards.  [default: tar; of a dataset, its own]",
+    help="Container of the shards.  [default: tar; for a dataset, the one it has]",
 )
 @click.option(
     "--root",
@@ -58,7 +58,7 @@ _CLASSES: Final = 5
 @click.option(
     "--store",
     type=click.Choice(list(STORE_MODES)),
-    help="How pixels are stored.  [default: crop-ready; of a dataset, as they are]",
+    help="How pixels are stored.  [default: crop-ready; for a dataset, the mode it has]",
 )
 @click.option(
     "--resize", metavar="short=256|long=500|256x256", help="New size of the images; short and long never enlarge."
@@ -67,12 +67,12 @@ _CLASSES: Final = 5
 @click.option(
     "--mode",
     type=click.Choice(PIXEL_MODES),
-    help="Pixel mode that readers deliver.  [default: RGB; of a dataset, its own]",
+    help="Pixel mode that readers deliver.  [default: RGB; for a dataset, the one it has]",
 )
 @click.option(
     "--orientation",
     type=click.Choice(ORIENTATIONS),
-    help="What to do with an EXIF orientation.  [default: ignore; of a dataset, what was done]",
+    help="What to do with an EXIF orientation.  [default: ignore; for a dataset, as when it was packed]",
 )
 @click.option(
     "--shard-size",
@@ -89,7 +89,7 @@ _CLASSES: Final = 5
     help="How many lines may be refused; a percentage allows at least one.",
 )
 @click.option(
-    "--spool", type=PATH, help="Folder for shards on their way to an object store.  [default: that of temporary files]"
+    "--spool", type=PATH, help="Folder for shards until they are uploaded.  [default: the system's temporary folder]"
 )
 @click.option("--retry-rejects", is_flag=True, help="Pack shards that have refused lines again.")
 @click.option(
@@ -123,16 +123,16 @@ def command(
 
     packtrain pack train.csv out --image path --label class --mask seg --text caption
 
-    If it is stopped at any point, the same command continues where it stopped. Lines that cannot be packed are listed
+    If packing stops at any point, the same command continues from there. Lines that cannot be packed are listed
     in OUT/rejects.jsonl.
 
-    LIST may be a folder with a dataset, packed or indexed, which is packed once more, with the same rows. What is to be
-    stored as it is, is copied; only other images, and masks that are resized with them, are decoded.
+    LIST may be a folder with a dataset, packed or indexed, which is packed once more, with the same rows. Records that
+    do not change are copied; only other images, and masks that are resized with them, are decoded.
 
     LIST, OUT and --root may be addresses in an object store, such as s3://bucket/imagenet.
 
-    Several machines that share OUT can pack a part each at the same time, with --part. `packtrain status OUT` shows how
-    far they are, and `packtrain merge OUT` makes the dataset.
+    Several machines that share OUT can pack a part each at the same time, with --part. `packtrain status OUT` shows
+    their progress, and `packtrain merge OUT` makes the dataset.
     """
     from packtrain._codec.pillow import pillow_conflict
     from packtrain._packer.pack import pack

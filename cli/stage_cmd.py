@@ -56,7 +56,7 @@ class _WithCommand(click.Command):
 )
 @click.argument("dataset", type=PATH_OR_URL)
 @click.option("--to", type=PATH, default=PLACE, metavar="DIR", help="Folder for staged copies.")
-@click.option("--budget", metavar="SIZE", help="Maximum size of all copies there.  [default: whatever fits]")
+@click.option("--budget", metavar="SIZE", help="Maximum size of all copies there.  [default: as much as fits]")
 @click.option(
     "--reserve", metavar="SIZE", help="Space to leave free.  [default: 1/16 of the file system, at most 2GiB]"
 )

@@ -75,7 +75,7 @@ def list_command(to: Path | None, as_json: bool) -> None:
 def evict_command(ids: tuple[str, ...], everything: bool, force: bool, to: Path | None, as_json: bool) -> None:
     """Delete copies. A copy that is being read, is pinned, or may be the only one left is kept.
 
-    Files of a source that were changed since they were copied are read and compared first.
+    If files of the source have changed since they were copied, they are read and compared first.
     """
     from packtrain._storage.staging.eviction import evict
 

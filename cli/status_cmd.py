@@ -28,9 +28,9 @@ _SHARDS: Final = 8
 @click.argument("out", metavar="OUT", type=PATH_OR_URL)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(out: Path | str, as_json: bool) -> int:
-    """Show how far OUT is: a dataset that is being packed or indexed, or is finished; or a growing cache.
+    """Show the progress of OUT: a dataset that is being packed or indexed, a finished one, or a growing cache.
 
-    OUT is a folder, or the address of a dataset in an object store. Nothing is changed, so this may be run at any time.
+    OUT is a folder, or the address of a dataset in an object store. The command changes nothing: run it at any time.
 
     The exit code is 1 if OUT is a growing cache whose filler has failed, or was killed.
     """

@@ -42,7 +42,7 @@ _INTERRUPTED: Final = 130
     "[default: find the fastest]",
     show_default=False,
 )
-@click.option("--seconds", type=click.FloatRange(1), default=60.0, help="Time to spend.")
+@click.option("--seconds", type=click.FloatRange(1), default=60.0, help="Time to measure for.")
 @click.option(
     "--max-workers", type=click.IntRange(0), help="Largest number of workers to try.  [default: one more than cores]"
 )

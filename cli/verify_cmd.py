@@ -37,7 +37,7 @@ def _remedy(shards: str, *, linked: bool, remote: bool) -> str:
 def command(dataset: Path | str, decode: bool, workers: int | None, journal: Path | None, as_json: bool) -> int:
     """Check everything in DATASET against what was written, and name each damaged file and record. Changes nothing.
 
-    DATASET is a folder, or its address in an object store, from which one shard for each worker is fetched at a time.
+    DATASET is a folder, or its address in an object store. From a store, each worker fetches one shard at a time.
 
     The exit code is 1 if something is damaged.
     """

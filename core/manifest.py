@@ -348,7 +348,7 @@ def _why_no_dataset(folder: Path) -> str:
     if holds(folder, CACHE):
         return (
             f"{folder} is a growing cache, not a packed dataset: read it with packtrain.GrowingCache(path).dataset(). "
-            f"`packtrain status {shlex.quote(os.fspath(folder))}` tells how far it is"
+            f"`packtrain status {shlex.quote(os.fspath(folder))}` shows its progress"
         )
     if holds(folder, PLAN):
         return (

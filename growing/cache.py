@@ -176,7 +176,7 @@ class GrowingCache:
         if why := self._failure():
             warnings.warn(
                 printable(
-                    f"{self.root} gets no new samples, its filler is gone: {why}. Training goes on with what is there"
+                    f"{self.root} gets no new samples, its filler is gone: {why}. Training goes on with the old ones"
                 ),
                 RuntimeWarning,
                 stacklevel=2,

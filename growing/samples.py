@@ -69,7 +69,7 @@ def join_schemas(here: Schema, there: Schema) -> Schema:
     labels = join_labels(here.labels, there.labels)
     if labels is None:
         raise FillError(
-            f"label: some of the first samples have {here.labels} and others {there.labels}. Make them alike"
+            f"label: some of the first samples have {here.labels} and others {there.labels}. Use one type for all"
         )
     return Schema(tuple(fields), labels)
 

@@ -21,8 +21,8 @@ from .source_reader import Source, described
 _EXPECTED: Final = "expected MODULE:FUNCTION, as in my_data:samples for the function samples in my_data.py"
 _PROGRAM: Final = "__main__"
 _UNGUARDED: Final = (
-    "this program fills a cache as soon as it is imported, which the filler does because the source is defined in it. "
-    'Put what the program does under `if __name__ == "__main__":`, or the source into a module of its own'
+    "this program fills a cache as soon as it is imported, and the filler imports it because it defines the source. "
+    'Put the program\'s actions under `if __name__ == "__main__":`, or the source into a module of its own'
 )
 
 

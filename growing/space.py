@@ -96,8 +96,8 @@ class Space:
             same = False
         if not same:
             raise PackError(
-                f"{self._root} was removed, moved or replaced while it was filled. What is there now is left alone: "
-                "run the same command again to fill it"
+                f"{self._root} was removed, moved or replaced while it was filled. The filler has left the folder "
+                "that is there now as it is: run the same command again to fill that one"
             )
 
     def need(self, shard_bytes: int, shards: int) -> int:

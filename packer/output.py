@@ -158,8 +158,8 @@ def wait_for_notes(folder: Path, shards: Sequence[str]) -> None:
         while not (note_path(folder, name).exists() and (folder / name).exists()):
             if time.monotonic() >= end:
                 raise PackError(
-                    f"{name} has been packed on another machine, but {folder} does not show it here. Is it a folder "
-                    "that all machines share? Then run the same command again, which packs what is missing"
+                    f"{name} has been packed on another machine, but is not in {folder} here. Check that all machines "
+                    "share this folder, and run the same command again: it packs the missing shards"
                 )
             time.sleep(0.5)
             os.listdir(note_path(folder, name).parent)

@@ -144,8 +144,8 @@ def _check_time(manifest: Manifest, check: ShardCheck, path: Path) -> list[Probl
     if manifest.modified_ns(check.folder, check.number) in (None, os.stat(path).st_mtime_ns):
         return []
     message = (
-        "its bytes are those that were indexed, but its time of change is not, so readers refuse it; "
-        f"`packtrain index --update {shlex.quote(os.fspath(check.folder))}` takes the new time ({path})"
+        "the shard has the bytes that were indexed, but another time of change, so readers refuse it; "
+        f"`packtrain index --update {shlex.quote(os.fspath(check.folder))}` stores the new time ({path})"
     )
     return [Problem(manifest.shards[check.number].name, message, unreadable=True)]
 

@@ -30,8 +30,8 @@ def common_folder(locations: Sequence[Location]) -> Location:
     for url in urls:
         if url.base != urls[0].base:
             raise UsageError(
-                f"{urls[0]} and {url} lie in two buckets, but all shards of a dataset lie in one: copy those that lie "
-                "elsewhere, or make two datasets"
+                f"{urls[0]} and {url} lie in two buckets, but all shards of a dataset must lie in one: copy some of "
+                "the shards, or make two datasets"
             )
     keys = [f"/{url.parent.key}" for url in urls]
     return Url(urls[0].scheme, urls[0].bucket, os.path.commonpath(keys).strip("/"))

@@ -140,7 +140,7 @@ def require_unchanged(out: Location, manifest: Manifest, objects: Objects) -> No
         raise _other_bytes(others[0].place)
     raise PackError(
         f"{others[0].place} has another time of change than when it was indexed. `packtrain index --update "
-        f"{shlex.quote(os.fspath(out))}` compares its bytes, and takes the new time"
+        f"{shlex.quote(os.fspath(out))}` compares its bytes and stores the new time"
     )
 
 

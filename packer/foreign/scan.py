@@ -443,6 +443,6 @@ def too_many_extensions(known: dict[str, int]) -> str:
     """Describe one more extension than there may be."""
     examples = ", ".join(repr(name) for name in list(known)[:3])
     return (
-        f"the {MOST_EXTENSIONS + 1}th extension, after {examples} and others: all behind the first dot of a name is "
-        "its extension, so the keys of samples must not have dots. Replace the dots in their names"
+        f"the {MOST_EXTENSIONS + 1}th extension, after {examples} and others: the extension begins at the first dot "
+        "of a name, so the keys of samples must not have dots. Replace the dots in the keys"
     )

@@ -128,8 +128,8 @@ def _bounded(content: Any, shard: Path, size: int) -> Iterator[bytes]:
         total += len(piece)
         if total > most:
             raise PackError(
-                f"{shard} has {size} bytes, and decompressed more than {most}, as no archive of samples has: leave it "
-                "out. If you know that it is sound, decompress it yourself and index what comes of it"
+                f"{shard} has {size} bytes, but more than {most} decompressed, which no archive of samples has. Leave "
+                "it out, or, if you know that it is sound, decompress it yourself and index the tar file"
             )
         yield piece
 

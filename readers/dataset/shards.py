@@ -197,8 +197,8 @@ class DatasetShards(Shards):
         self._manifest = manifest
         if remote_base(folder, manifest) is not None:
             raise UsageError(
-                f"{folder} has its shards in {manifest.base}, so say where what is read of them may be kept, and how "
-                f'much of that: open_dataset("{folder}", stage="/nvme", budget="200GiB"); or make a copy: `packtrain '
+                f"{folder} has its shards in {manifest.base}: name a folder for their local cache, and the cache's "
+                f'maximum size: open_dataset("{folder}", stage="/nvme", budget="200GiB"); or make a copy: `packtrain '
                 f"stage {shlex.quote(os.fspath(folder))} --to DIR`"
             )
         super().__init__("pread" if io == "pread" or (io == "auto" and self._on_network()) else "mmap")

@@ -40,8 +40,8 @@ def open_streamed(
     location = location_of(path)
     if stage is None:
         raise UsageError(
-            f"{location} is in an object store, so say where what is read of it may be kept, and how much of that: "
-            f'open_dataset("{location}", stage="/nvme", budget="200GiB"); without budget=, all of it'
+            f"{location} is in an object store: name a folder for its local cache, and the cache's maximum size: "
+            f'open_dataset("{location}", stage="/nvme", budget="200GiB"); without budget=, all of it is kept'
         )
     limit, objects = None if budget is None else byte_count("budget", budget), ObjectStore()
     try:

@@ -175,7 +175,7 @@ def require_plannable(compose: Compose | Views | None, store: StoreOptions) -> C
     others = [*(each for each in compose.fused if not each.geometric), *compose.foreign]
     if others:
         raise UsageError(
-            f"{name_of(others[0])} needs decoded pixels, but only crops, resizes and flips can be run where an image "
-            "is decoded: use packtrain.Loader with decode='cpu', or do it to the batch (batch_transform)"
+            f"{name_of(others[0])} needs decoded pixels, but this loader can run only crops, resizes and flips: use "
+            "packtrain.Loader with decode='cpu', or apply the transform to the batch (batch_transform)"
         )
     return compose

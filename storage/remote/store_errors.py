@@ -108,8 +108,8 @@ def refusal(url: Url, verb: str, error: Exception) -> RemoteError | Temporary:
     begin = f"{url} cannot be {_PAST[verb]}: "
     if code == _OTHER_REGION or (url.scheme == "s3" and "Received redirect without LOCATION" in text):
         return RemoteError(
-            f"{begin}the bucket lies in another region{coded}. Set AWS_REGION to that of the bucket (`aws s3api "
-            f"get-bucket-location --bucket {url.bucket}` says which it is), and AWS_ENDPOINT_URL to an endpoint of it"
+            f"{begin}the bucket lies in another region{coded}. Set AWS_REGION to the bucket's region (`aws s3api "
+            f"get-bucket-location --bucket {url.bucket}` prints it), and AWS_ENDPOINT_URL to an endpoint of that region"
         )
     if "Range request not supported" in text or "non-partial response" in text:
         return RemoteError(

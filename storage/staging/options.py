@@ -58,9 +58,7 @@ class StageOptions:
             whole("threads", self.threads, 1)
 
 
-_COPY_FIRST: Final = (
-    "or copy the whole dataset with `packtrain stage`, which takes it, and open the path that it prints"
-)
+_COPY_FIRST: Final = "or copy the whole dataset with `packtrain stage`, which accepts it, and open the printed path"
 _REFUSED_BY_CACHES: Final = {
     "partial": 'and say how much the cache may hold, as in open_dataset(..., budget="200GiB")',
     "warm": _COPY_FIRST,

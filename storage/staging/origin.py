@@ -166,7 +166,7 @@ class Origin:
                 why = (
                     f"{folder} has no {MANIFEST}: packing did not finish, or the upload did not. Run the same pack "
                     f"command again; if it is packed in parts (--part), `packtrain status {shlex.quote(str(folder))}` "
-                    "says what is left to do. Of a dataset that you upload yourself, the manifest comes last"
+                    "says what is left to do. If you upload a dataset yourself, upload the manifest last"
                 )
             raise NotADataset(why, file=MANIFEST) from error
         return Manifest.parse(data, folder / MANIFEST)

@@ -177,7 +177,7 @@ class TestDeath:
 
     def test_a_dataset_comes_with_a_warning(self, dead: GrowingCache) -> None:
         with pytest.warns(
-            RuntimeWarning, match="gets no new samples, its filler is gone: .*SIGKILL.* goes on with what"
+            RuntimeWarning, match="gets no new samples, its filler is gone: .*SIGKILL.* goes on with the old ones"
         ):
             dataset = dead.dataset()
         assert len(dataset) > 0

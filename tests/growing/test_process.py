@@ -131,7 +131,7 @@ class TestMainProgram:
 
     def test_without_a_guard_it_is_told_what_to_do(self, tmp_path: Path, root: Path) -> None:
         text = PROGRAM.replace("GUARD", "if True:")
-        assert "Put what the program does under `if __name__ == " in program(tmp_path, root, text).splitlines()[-1]
+        assert "Put the program's actions under `if __name__ == " in program(tmp_path, root, text).splitlines()[-1]
 
     def test_in_an_interactive_session_it_is_told_what_to_do(self, tmp_path: Path, root: Path) -> None:
         text = PROGRAM.replace("GUARD", "if True:")

@@ -135,7 +135,7 @@ def test_a_tar_that_grows_beyond_measure_is_not_unpacked(
     inside = write_tar(tmp_path / "a.tar", [("a.bin", bytes(8 << 20))]).read_bytes()
     bomb = tmp_path / f"bomb{suffix}"
     bomb.write_bytes(COMPRESSIONS[suffix](inside))
-    with pytest.raises(PackError, match=r"decompressed more than 4194304, as no archive of samples has: leave it out"):
+    with pytest.raises(PackError, match=r"more than 4194304 decompressed, which no archive .* Leave it out"):
         index_shards(bomb, tmp_path / "out", unpack=tmp_path / "unpacked")
     assert sum(path.stat().st_size for path in tmp_path.rglob("unpacked/**/*") if path.is_file()) == 0
     monkeypatch.setattr(unpacking, "_MOST_OF_SMALL", 16 << 20)

@@ -151,7 +151,7 @@ class TestOpened:
     @pytest.mark.parametrize("option", [{"warm": True}, {"threads": 2}])
     def test_what_a_copy_honours_is_asked_of_a_copy(self, option: dict[str, Any], remote: Remote) -> None:
         write_plain(remote.dataset, [[10]])
-        with pytest.raises(UsageError, match=r"`packtrain stage`, which takes it, and open the path that it prints"):
+        with pytest.raises(UsageError, match=r"`packtrain stage`, which accepts it, and open the printed path"):
             open_stream(URL, StageOptions(remote.place, **option), MiB, LocalObjects())
 
     def test_two_budgets_have_two_names(self, remote: Remote) -> None:
