@@ -147,8 +147,8 @@ $(VENV)/.created:
 # matplotlib draws the charts, and of scikit-image the demo takes the photographs; the dependencies of both would bring
 # Pillow over pillow-simd. What is imported is compiled then: compiling all of torch takes longer than the demo's training.
 $(VENV)/.base: $(VENV)/.created pyproject.toml constraints.txt setup.py $(wildcard codec/native/*.[ch])
-	$(PIP) $(addprefix --extra-index-url ,$(TORCH_INDEX)) --no-deps --no-compile torch
 	$(PIP) setuptools wheel
+	$(PIP) $(addprefix --extra-index-url ,$(TORCH_INDEX)) --no-deps --no-compile torch
 	$(PIP) --no-compile --no-build-isolation --editable .
 	$(PIP) --no-compile --no-deps matplotlib contourpy cycler fonttools kiwisolver packaging pyparsing python-dateutil six scikit-image
 	@touch $@

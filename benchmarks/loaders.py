@@ -24,7 +24,7 @@ from typing import Any, Final
 from benchmarks.contestants import CONTESTANTS, FFCV, Contestant
 from benchmarks.peers.common import BATCH, SIDE, Batch
 
-WARM_UP: Final = {"jpeg": 8, "raw": 256, "raw_rrc": 96}
+WARM_UP: Final = {"jpeg": 40, "raw": 256, "raw_rrc": 96}
 """Batches before the clock starts: those that are prefetched at the start; for raw records several epochs, since a
 process maps each page when it first reads it.
 """
