@@ -86,10 +86,12 @@ def shard_bytes(listing: Path, records: int) -> int:
     return records * (sum(sizes) // len(sizes))
 
 
-def packed(listing: Path, out: Path, format: str, *, max_rejects: str = "0", workers: int = 1, **options: Any) -> Path:
+def packed(
+    listing: Path, out: Path, format: str, *, max_rejects: str = "0", num_workers: int = 1, **options: Any
+) -> Path:
     """Packs a list with these `PackOptions`, verbatim unless they say otherwise. Returns `out`."""
     options = {"store": StoreOptions("verbatim"), **options}
-    pack(listing, out, PackOptions(format=format, **options), num_workers=workers, max_rejects=max_rejects)
+    pack(listing, out, PackOptions(format=format, **options), num_workers=num_workers, max_rejects=max_rejects)
     return out
 
 

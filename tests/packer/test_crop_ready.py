@@ -234,7 +234,7 @@ class TestDatasets:
     def test_packed_again_it_is_the_same_with_and_without_check(self, files: dict[str, bytes], tmp_path: Path) -> None:
         first = pack_sources(tmp_path, StoreOptions(), files)
         listing = tmp_path / "images" / "train.txt"
-        assert tree(packed(listing, tmp_path / "again", "tar", store=StoreOptions(), workers=2)) == tree(first)
+        assert tree(packed(listing, tmp_path / "again", "tar", store=StoreOptions(), num_workers=2)) == tree(first)
         checked = packed(listing, tmp_path / "checked", "tar", store=StoreOptions(check=True))
         assert tree(checked)["train-000000.tar"] == tree(first)["train-000000.tar"]
 

@@ -507,7 +507,7 @@ def test_verify_names_a_shard_that_readers_refuse_for_its_time(tmp_path: Path) -
         open_dataset(dataset.folder)[0]
     (problem,) = verify(dataset.folder).problems
     assert problem.unreadable
-    assert "its time of change is not, so readers refuse it" in problem.message
+    assert "another time of change, so readers refuse it" in problem.message
     assert problem.message.endswith(f"({where})")
     shard.unlink()
     (problem,) = verify(dataset.folder).problems
