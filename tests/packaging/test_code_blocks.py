@@ -86,11 +86,12 @@ def reader(scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 def test_the_code_of_a_document_runs(name: str, reader: Path, request: pytest.FixtureRequest) -> None:
     document = ROOT / name
     text = "\n".join(block.text for block in blocks(document.read_text()) if block.runs)
+    # First: Lightning and timm import it.
+    if re.search(r"^(?:import|from) (?:torchvision|lightning|timm)\b", text, re.MULTILINE):
+        request.getfixturevalue("torchvision")
     for module in NEEDED:
         if re.search(rf"^(?:import|from) {module}\b", text, re.MULTILINE):
             require_module(module)
-    if re.search(r"^(?:import|from) (?:torchvision|lightning|timm)\b", text, re.MULTILINE):
-        request.getfixturevalue("torchvision")
     for target in re.findall(r"^packtrain pack \S+ ([\w/-]+)", text, re.MULTILINE):
         shutil.rmtree(reader / target, ignore_errors=True)  # a document that packs it begins without it
     if "s3://bucket" not in text:

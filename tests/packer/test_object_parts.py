@@ -205,7 +205,7 @@ def test_messages_name_the_store_and_not_the_spool(server: Server, half: str, li
     server.put(f"{server.key(half)}/parts/holiday.txt", b"mine")
     with pytest.raises(OutputConflict, match=f"^{half}/parts/holiday.txt is of no shard"):
         merge(half)
-    with pytest.raises(OutputConflict, match=f"^{half}/none has no plan.json"):
+    with pytest.raises(OutputConflict, match=f"^there is nothing at {half}/none: is the path right"):
         pack_status(f"{half}/none")
 
 

@@ -149,7 +149,7 @@ def test_shards_are_read_where_they_are_so_a_plain_opening_says_how(
     objects: FolderObjects, shards: list[Path], tmp_path: Path
 ) -> None:
     index_shards(f"{SETS}/shards", tmp_path / "out")
-    with pytest.raises(UsageError, match=rf"has its shards in {SETS}/shards, .* stage="):
+    with pytest.raises(UsageError, match=rf"has its shards in {SETS}/shards: .* stage="):
         open_dataset(tmp_path / "out")
 
 

@@ -187,7 +187,7 @@ def test_the_documents_say_how_long_a_store_that_hangs_is_waited_for() -> None:
     lasting = bucket._RETRIES["retry_timeout"].seconds
     for name in ("streaming.md", "object-stores.md"):
         text = (DOCS / name).read_text()
-        assert f"gets no answer for {silent} seconds is broken off" in text
+        assert f"without an answer is abandoned after {silent} seconds" in text
         assert f" {lasting} seconds" in text
 
 
