@@ -81,7 +81,8 @@ def reader(scene: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path
 
 
-@pytest.mark.filterwarnings("default:::lightning")  # it has much to say
+# A warning that is shown would be imported, with all of Lightning, by the process that collects results.
+@pytest.mark.filterwarnings("ignore:::lightning")
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FIRST else pytest.mark.complete) for n in NAMES])
 def test_the_code_of_a_document_runs(name: str, reader: Path, request: pytest.FixtureRequest) -> None:
     document = ROOT / name
