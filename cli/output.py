@@ -158,7 +158,7 @@ def warn(message: str | None) -> None:
     """Prints a warning on standard error; None prints nothing."""
     if message:
         if context := click.get_current_context(silent=True):
-            message = as_typed(message, context.command)
+            message = as_typed(message, context.command, sys.argv[1:])
         say(f"warning: {message}", err=True, colour="yellow")
 
 
@@ -192,7 +192,8 @@ def run(command: click.Command) -> NoReturn:
         say("stopped; run the same command to continue" if continues else "stopped", err=True)
         sys.exit(130)
     except PacktrainError as error:
-        _end(error, as_typed(str(error), command_of(command, sys.argv[1:])), as_json)
+        words = sys.argv[1:]
+        _end(error, as_typed(str(error), command_of(command, words), words), as_json)
     except BrokenPipeError:
         # The reader of our output has gone, as with `| head`. There is nobody to print to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

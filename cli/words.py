@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -51,8 +53,8 @@ def command_of(command: click.Command, words: Sequence[str]) -> click.Command:
     return command
 
 
-def as_typed(message: str, command: click.Command) -> str:
-    """Calls the options of a command in a message of the library as people type them.
+def as_typed(message: str, command: click.Command, words: Sequence[str] = ()) -> str:
+    """Calls options and paths in a message of the library as people type them, and have typed them in `words`.
 
     The library calls its arguments ``NAME=VALUE`` where a message begins, and NAME in backticks.
     """
@@ -61,4 +63,23 @@ def as_typed(message: str, command: click.Command) -> str:
             typed = max(option.opts, key=len)
             names = f"(?:{option.name}|{_OTHERWISE.get(typed, option.name)}|{typed.lstrip('-').replace('-', '_')})"
             message = re.sub(rf"\A{names}(?==)|(?<=`){names}(?=`)", typed, message)
+    # The working folder may have been removed.
+    with suppress(FileNotFoundError):
+        # The longest first: `.` would be found in all others.
+        for word in sorted(words, key=len, reverse=True):
+            message = _with_path(message, word.removeprefix("@"))
+    return message
+
+
+def _with_path(message: str, word: str) -> str:
+    """Write a path, or what a pattern stands for, as in `word`, where the message has it from the root."""
+    typed, brace, _ = word.partition("{")
+    typed = typed.rstrip("/")
+    if not typed or os.path.isabs(typed):
+        return message
+    end = "" if brace else r"(?![\w-]|\.\w)"
+    for path in (os.path.abspath(typed), os.path.realpath(typed)):
+        # Words may be many thousand shards.
+        if path in message:
+            message = re.sub(rf"(?<![^\s'\"`(@]){re.escape(path)}{end}", lambda _: typed, message)
     return message

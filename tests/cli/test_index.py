@@ -59,6 +59,42 @@ def test_a_dataset_is_called_as_it_was_typed(run: Run, tmp_path: Path, monkeypat
     assert (tmp_path / "real/out/manifest.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("s/a.tar out", "s/a.tar is cut off"),
+        ("./s/ out", "./s/a.tar is cut off"),
+        ("s/{{a,b}}.tar out", "s/b.tar cannot be read"),
+        ("s/a{{.tar,b}} out", "s/ab cannot be read"),
+        ("s out", "s/a.tar is cut off"),
+        ("{tmp_path}/s out", "{tmp_path}/s/a.tar is cut off"),
+        ("s/../a out", "s/../a cannot be read"),
+        ("@list out", "list cannot be read"),
+        ("s/a.tar link", "link is not empty"),
+        ("--update link", "link is no indexed dataset"),
+        ("--update .", ". is no indexed dataset"),
+        ("--update --base s .", ". is no indexed dataset"),
+        ("--unpack . s/a.tar out", "s/a.tar is cut off"),
+    ],
+)
+def test_an_error_calls_a_path_as_it_was_typed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, message: str
+) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s/a.tar").write_bytes(b"x")
+    (tmp_path / "link").symlink_to("s")
+    monkeypatch.chdir(tmp_path)
+    failed = run("index", *words.format(tmp_path=tmp_path).split())
+    assert failed.err.startswith(f"error: {message.format(tmp_path=tmp_path)}")
+
+
+def test_a_path_that_was_not_typed_stays_whole(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.tar.b").mkdir()
+    (tmp_path / "list").write_text("a.tar.b/c.tar\n")
+    monkeypatch.chdir(tmp_path)
+    assert run("index", "@list", "a.tar").err.startswith(f"error: {tmp_path}/a.tar.b/c.tar cannot be read")
+
+
 def test_parts_are_indexed_and_merged(run: Run, tmp_path: Path) -> None:
     write_shards(tmp_path / "shards", 3)
     out = tmp_path / "out"
