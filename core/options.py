@@ -87,8 +87,8 @@ class StoreOptions:
             larger and decoded faster. ``"verbatim"``: files are stored unchanged. ``"jpeg"``: images are decoded,
             resized and encoded as JPEG. ``"raw"``: images are stored as uint8 pixels.
         resize: New size, such as ``"short=256"``, ``"long=500"`` or ``"256x192"`` (see `ResizeRule`); None keeps it.
-        quality: JPEG quality, 1 to 100; it applies to ``"jpeg"`` only, and packing refuses another than the
-            default with other modes.
+        quality: JPEG quality, 1 to 100. It applies to ``"jpeg"`` only: with other modes, `PackOptions` refuses any but
+            the default. A dataset on disk may state one all the same.
         mode: Pixel mode that readers deliver: ``"RGB"`` or ``"L"``.
         orientation: ``"apply"`` to turn stored pixels upright by their EXIF orientation; ``"ignore"`` to leave them as
             they are, as torchvision does.

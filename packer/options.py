@@ -30,7 +30,7 @@ class FieldColumn:
 
     Attributes:
         name: Name of the field.
-        kind: Its kind, see `packtrain._core.schema.Field`.
+        kind: Its kind: ``"image"``, ``"mask"``, ``"text"``, ``"json"``, ``"array"`` or ``"bytes"``.
         column: Name of the column.
         by_path: True if the cells are paths of files that hold the values; always for images and masks. The files of an
             array field are ``.npy`` files. Binary cells of Parquet hold the values of a bytes field, whatever this is.
@@ -139,8 +139,8 @@ class PackOptions:
         columns: Which columns of the list hold what; None for a list of paths and labels, or an image folder. If no
             column is the label, `labels` becomes none.
         root: Folder that relative paths start from, here or in an object store (``"s3://bucket/images"``); None for the
-            folder of the list. It is not part of the plan, so
-            that machines that mount the images at different paths can share one plan.
+            folder of the list. It is not part of the plan, so that machines that mount the images at different paths
+            can share one plan.
         shard_size: Target size of a shard in bytes. None for a size that depends on the amount of data only
             (`usual_shard_bytes`), or that of the plan if there is one already.
         seed: Seed that shuffles the order of the records; None keeps the order of the list.
@@ -209,7 +209,10 @@ class PackOptions:
 
 
 def _require_used(store: StoreOptions) -> None:
-    """Refuses options that the store mode ignores or cannot fulfil. A dataset on disk may have them all the same."""
+    """Refuses options that the store mode ignores or cannot fulfil.
+
+    `StoreOptions` takes them: a dataset on disk may have them, and has to be read.
+    """
     if not store.store_mode.takes_quality and store.quality != StoreOptions.quality:
         raise UsageError(
             f"quality={store.quality} applies to store mode jpeg only, not to {store.store}: leave it out, or use "

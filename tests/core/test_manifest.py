@@ -61,6 +61,11 @@ def forged(folder: Path, manifest: Manifest, change: Callable[[Any], object]) ->
         pytest.param(replace(ALONE, fields=FIELDS[1:]), 2, id="no image"),
         pytest.param(replace(ALONE, fields=(replace(IMAGE, optional=True),)), 2, id="optional image"),
         pytest.param(LINKED, 2, id="linked"),
+        pytest.param(
+            replace(ALONE, fields=(FieldInfo.of(image_field(StoreOptions("coefficients", quality=3))),)),
+            1,
+            id="a quality that the store mode ignores, which packing refuses",
+        ),
     ],
 )
 def test_it_is_loaded_as_it_was_dumped_in_the_lowest_version_that_can_say_it(

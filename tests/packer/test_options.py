@@ -195,6 +195,7 @@ def test_store_options_that_contradict_themselves_are_refused(options: dict[str,
         ({"seed": True}, "seed=True: expected a whole number"),
         ({"store": StoreOptions(quality=50)}, "quality=50 applies to store mode jpeg only, not to crop-ready"),
         ({"store": StoreOptions("raw", quality=50)}, "quality=50 applies to store mode jpeg only, not to raw"),
+        ({"store": StoreOptions("coefficients", quality=3)}, "quality=3 applies to store mode jpeg only"),
         ({"store": StoreOptions("jpeg", resize="70000x8")}, "the sides of a JPEG have at most 65500 pixels"),
     ],
 )
