@@ -125,7 +125,7 @@ def _refuse_foreign_notes(output: Output, plan: Plan) -> None:
     for path in sorted((output.folder / PARTS).glob("[!.]*")):
         if path.suffix not in _KNOWN or path.stem not in planned:
             raise OutputConflict(
-                f"{output.address / PARTS / path.name} is of no shard that {PLAN} has, so it came from elsewhere: "
+                f"{output.address / PARTS / path.name} belongs to no shard in {PLAN}, so it came from elsewhere: "
                 "remove it and merge again"
             )
 
@@ -143,7 +143,7 @@ def finish(output: Output, plan: Plan, *, complete_before: bool) -> PackReport:
         more = f" and {len(lost) - 1} others" if lost[1:] else ""
         raise OutputConflict(
             f"the dataset in {output.address} is finished, but has lost {plan.shards[lost[0]].name}{more} since. Run "
-            "the command that packed it again, without --part; it packs what is missing"
+            "the command that packed it once more, without --part: it packs what is missing"
         )
     if (folder / PARTS).exists():
         remove_notes(folder)

@@ -236,7 +236,7 @@ def _head(cell: Cell, images: Listing) -> bytes:
         return cell.content
     path = images.source.resolve(os.fsdecode(cell.content))
     if is_address(path):
-        raise Refused(f"{path} is not looked into: say what it holds, by --dtype and --shape")
+        raise Refused(f"{path} is not read to find out what it holds: say so with --dtype and --shape")
     with os.fdopen(open_regular(path), "rb", buffering=0) as file:
         return file.read(_HEAD_BYTES)
 

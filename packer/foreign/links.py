@@ -116,8 +116,8 @@ def with_other_times(folder: Location, manifest: Manifest, before: str | None, o
                 ""
                 if before is None
                 else (
-                    ". It is in the dataset: if the shards were moved, add `--base DIR`, the folder that is now what "
-                    f"{before if is_url(before) else os.path.normpath(Path(folder) / before)} was"
+                    ". It is in the dataset: if the shards were moved, add `--base DIR`, where DIR is the new place of "
+                    f"{before if is_url(before) else os.path.normpath(Path(folder) / before)}"
                 )
             )
             raise unreadable(places[number], state, hint) from state

@@ -203,7 +203,7 @@ def test_messages_name_the_store_and_not_the_spool(server: Server, half: str, li
     with pytest.raises(OutputConflict, match=f"^{half} was packed by another plan.*, or remove it$"):
         pack(listing, half, PackOptions(store=OPTIONS.store, shard_size=384, seed=1), part="1/3")
     server.put(f"{server.key(half)}/parts/holiday.txt", b"mine")
-    with pytest.raises(OutputConflict, match=f"^{half}/parts/holiday.txt is of no shard"):
+    with pytest.raises(OutputConflict, match=f"^{half}/parts/holiday.txt belongs to no shard"):
         merge(half)
     with pytest.raises(OutputConflict, match=f"^there is nothing at {half}/none: is the path right"):
         pack_status(f"{half}/none")

@@ -331,7 +331,7 @@ class TestMerge:
     def test_a_note_of_no_planned_shard_is_named(self, listing: Path, tmp_path: Path, name: str) -> None:
         pack_part(listing, tmp_path, "1/1")
         (tmp_path / "parts" / name).write_bytes(b"")
-        with pytest.raises(OutputConflict, match=f"parts/{name} is of no shard that plan.json has"):
+        with pytest.raises(OutputConflict, match=f"parts/{name} belongs to no shard in plan.json"):
             merge(tmp_path, max_rejects=2)
         (tmp_path / "parts" / name).unlink()
         merge(tmp_path, max_rejects=2)

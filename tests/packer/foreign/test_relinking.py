@@ -99,7 +99,7 @@ def test_shards_can_be_moved(tmp_path: Path, to: str, keep_times: bool) -> None:
     if not keep_times:
         other_time(new / "a" / shards[1].name)
     with pytest.raises(
-        PackError, match=rf"000000.tar cannot be read: .* add `--base DIR`, the folder that is now what {old} was"
+        PackError, match=rf"000000.tar cannot be read: .* add `--base DIR`, where DIR is the new place of {old}$"
     ):
         index_shards((), out, update=True)
     report = index_shards((), out, update=True, base=new)
