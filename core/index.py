@@ -270,6 +270,19 @@ class Columns:
             raise _damaged(path, f"row {row} is said to be bytes {start} to {stop} of {len(texts)}")
         return os.fsdecode(texts[start:stop].tobytes())
 
+    def texts(self, name: str, rows: npt.NDArray[np.int64]) -> list[str]:
+        """Returns some entries, int64 [n], of a text column. Each byte that is not UTF-8 becomes U+FFFD."""
+        self.check_rows(rows)
+        offsets, texts = self[name + _OFFSETS], _byte_view(self[name + _BYTES])
+        starts, stops = offsets[rows], offsets[rows + 1]
+        sound = (starts >= 0) & (starts <= stops) & (stops <= len(texts))
+        if not sound.all():
+            self.text(name, int(rows[sound.argmin()]))
+        return [
+            str(texts[start:stop], "utf-8", "replace")
+            for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
+        ]
+
     def _check_block(self, block: int) -> None:
         checksum = 0
         for piece in self._pieces(block):

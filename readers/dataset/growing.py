@@ -39,6 +39,8 @@ class GenerationStore(Store):
         lease: A lease on the generation, if there is one.
     """
 
+    has_paths = False
+
     def __init__(self, files: CacheFiles, generation: Generation, lease: GenerationLease | None = None) -> None:
         self.generation: Final = generation
         self.path, self.name = files.root, os.fspath(files.root)
@@ -148,8 +150,27 @@ class GenerationStore(Store):
         return np.concatenate([self._files.shard(number, self.generation).index["label"] for number in shards])
 
     @override
+    def column(self, name: str, rows: npt.NDArray[np.int64], field: str | None = None) -> npt.NDArray[Any]:
+        self._take_lease()
+        starts, found = np.array(self._starts), []
+        shards = np.searchsorted(starts, rows, side="right") - 1
+        in_order = np.argsort(shards, kind="stable")
+        for mine in np.split(in_order, np.flatnonzero(np.diff(shards[in_order])) + 1):
+            place = shards[mine[0]] if len(mine) else 0
+            index = self._files.shard(self.generation.first_shard + int(place), self.generation).index
+            found.append((index if field is None else index.field(field))[name][rows[mine] - starts[place]])
+        joined = np.concatenate(found)
+        ordered = np.empty_like(joined)
+        ordered[in_order] = joined
+        return ordered
+
+    @override
     def line(self, row: int) -> int:
         return self.generation.first_sample + self.checked_row(row)
+
+    @override
+    def lines(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return self.generation.first_sample + rows
 
     @override
     def filename(self, row: int) -> str:
@@ -157,6 +178,10 @@ class GenerationStore(Store):
             f"{self.path}: samples of a growing cache have no path. Let the source yield it as a text, in a field of "
             "another name"
         )
+
+    @override
+    def filenames(self, rows: npt.NDArray[np.int64]) -> list[str]:
+        return [self.filename(row) for row in rows.tolist()]
 
     @override
     def describe(self, row: int) -> str:

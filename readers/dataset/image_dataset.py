@@ -205,6 +205,21 @@ class ImageDataset(Dataset[Any]):
         """
         return ImageDataset(self._samples.chosen(rows))
 
+    def where(self, expression: str) -> ImageDataset:
+        """The rows that a filter takes, in the same order; only the index is read. It takes ``packtrain[query]``.
+
+        Args:
+            expression: A condition as SQL has it, such as ``"width > 512 and label in ('cat', 'dog')"``. See
+                docs/querying.md: which columns there are, and what may be asked of them. A row of which the condition
+                is null, because a value that it needs is missing, is left out.
+
+        Raises:
+            UsageError: The expression cannot be read, names something unknown, or is no condition.
+            MissingDependency: polars is not installed.
+            CorruptFile: The index is damaged.
+        """
+        return ImageDataset(self._samples.where(expression))
+
     def with_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> Self:
         """The same rows with another transform, over the same open shards; `target_transform` stays."""
         other = copy.copy(self)

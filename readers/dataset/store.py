@@ -98,6 +98,7 @@ class Store(ABC):
         remote: True if the dataset was opened in an object store, also where a copy of it is read. The order of a
             loader follows this. If it followed what is at hand, two ranks would take different orders when only one of
             their machines has a copy.
+        has_paths: False if rows have no path.
     """
 
     path: Path
@@ -109,6 +110,7 @@ class Store(ABC):
     chunks: ChunkCache | None = None
     compares_again: bool = False
     remote: bool = False
+    has_paths: bool = True
 
     @abstractmethod
     def __len__(self) -> int:
@@ -169,12 +171,33 @@ class Store(ABC):
         """
 
     @abstractmethod
+    def column(self, name: str, rows: npt.NDArray[np.int64], field: str | None = None) -> npt.NDArray[Any]:
+        """Entries of a column of the index, or of a field's columns there, for rows of which none is negative.
+
+        Args:
+            name: Name of the column; that of a field's without the prefix.
+            rows: int64 [n].
+            field: Name of the field; None for the columns of rows.
+
+        Raises:
+            CorruptFile: The index is damaged there.
+        """
+
+    @abstractmethod
     def line(self, row: int) -> int:
         """The 0-based line of `row` in the list."""
 
     @abstractmethod
+    def lines(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The lines of some rows, int64 [n], of which none is negative."""
+
+    @abstractmethod
     def filename(self, row: int) -> str:
         """The path of `row` as it stands in the list."""
+
+    @abstractmethod
+    def filenames(self, rows: npt.NDArray[np.int64]) -> list[str]:
+        """The paths of some rows, int64 [n], of which none is negative; each byte that is not UTF-8 becomes U+FFFD."""
 
     @abstractmethod
     def describe(self, row: int) -> str:
@@ -390,12 +413,27 @@ class RecordStore(Store):
         return self.index["label"]
 
     @override
+    def column(self, name: str, rows: npt.NDArray[np.int64], field: str | None = None) -> npt.NDArray[Any]:
+        columns = self.index if field is None else self.index.field(field)
+        columns.check_rows(rows)
+        found: npt.NDArray[Any] = columns[name][rows]
+        return found
+
+    @override
     def line(self, row: int) -> int:
         return int(self.index["line"][self.checked_row(row)])
 
     @override
+    def lines(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return self.column("line", rows)
+
+    @override
     def filename(self, row: int) -> str:
         return self.index.text("path", self.checked_row(row))
+
+    @override
+    def filenames(self, rows: npt.NDArray[np.int64]) -> list[str]:
+        return self.index.texts("path", rows)
 
     @override
     def describe(self, row: int) -> str:
