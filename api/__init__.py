@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from packtrain._growing.cache import GrowingCache as GrowingCache
     from packtrain._growing.random_records import RandomRecords as RandomRecords
     from packtrain._growing.random_slices import RandomSlices as RandomSlices
+    from packtrain._packer.changing import append as append
+    from packtrain._packer.changing import drop_rows as drop_rows
     from packtrain._packer.foreign.indexer import index_shards as index_shards
     from packtrain._packer.merge import merge as merge
     from packtrain._packer.options import Columns as Columns
@@ -61,6 +63,7 @@ _HOMES = {
     "_growing.random_records": ("RandomRecords",),
     "_growing.random_slices": ("RandomSlices",),
     "_growing.cache": ("GrowingCache",),
+    "_packer.changing": ("append", "drop_rows"),
     "_packer.foreign.indexer": ("index_shards",),
     "_packer.merge": ("merge",),
     "_packer.options": ("Columns", "FieldColumn", "PackOptions"),

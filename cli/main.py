@@ -15,6 +15,9 @@ COMMANDS: Final = {
     "merge": "Make a dataset of the parts of `pack --part` or `index --part`.",
     "status": "Show the progress of packing, of indexing, or of a growing cache.",
     "index": "Make a dataset of WebDataset tar shards, which stay where they are.",
+    "append": "Append samples to a dataset, as a new version.",
+    "drop-rows": "Leave rows of a dataset out, in a new version.",
+    "log": "Show the versions of a dataset.",
     "verify": "Check everything in a dataset.",
     "info": "Show what is in a dataset.",
     "stage": "Copy a dataset to fast storage of this machine, once for all its readers.",
@@ -32,7 +35,7 @@ class _Commands(Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"packtrain._cli.{name}_cmd").command
+        command: click.Command = importlib.import_module(f"packtrain._cli.{name.replace('-', '_')}_cmd").command
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:

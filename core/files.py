@@ -30,7 +30,8 @@ _TEMPORARY: Final = ".tmp-"
 _KEPT_BYTES: Final = 180
 """How much of a file's name is in that of its temporary: file systems allow 255 bytes, and a process takes up to 62."""
 _MAKE_ROOM: Final = "make room"
-_NO_LOCKS: Final = frozenset([errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+NO_LOCKS: Final = frozenset([errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+"""Errors by which a file system says that it has no locks."""
 FULL: Final = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 """Errors by which a file system says that there is no room left: at all, for this user, or in this file."""
 
@@ -202,7 +203,7 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
             f"another packer is working in {path.parent}. Wait for it or stop it, then run the command again"
         ) from error
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
+        if error.errno not in NO_LOCKS:
             raise
     with lock or nullcontext():
         yield

@@ -173,7 +173,7 @@ class Columns:
         self._rows = rows
         self._prefix = prefix
         self._dtypes = dtypes
-        self._arrays = {column.name.removeprefix(prefix): _map_column(folder, column) for column in columns}
+        self._arrays = {column.name.removeprefix(prefix): map_column(folder, column) for column in columns}
         blocks = self._arrays.pop(BLOCKS, None)
         described = next((column for column in columns if column.name == prefix + BLOCKS), None)
         form = None if blocks is None else (blocks.dtype.str, blocks.shape)
@@ -453,7 +453,13 @@ def _damaged(path: Path, how: str) -> CorruptFile:
     return CorruptFile(f"{path} is damaged: {how}", file=f"{path.parent.name}/{path.name}")
 
 
-def _map_column(folder: Path, column: ColumnInfo) -> Array:
+def map_column(folder: Path, column: ColumnInfo) -> Array:
+    """Maps a column whose file is in `folder`.
+
+    Raises:
+        CorruptFile: It is missing, or its size or header differs from what `column` says.
+        UnreadableFile: It cannot be read.
+    """
     path = folder / f"{column.name}.npy"
     try:
         dtype = np.dtype(column.dtype)
@@ -463,7 +469,7 @@ def _map_column(folder: Path, column: ColumnInfo) -> Array:
         raise _damaged(path, f"the manifest describes it as {column.dtype} {column.shape}") from error
     if dtype.hasobject or expected != column.bytes:
         raise _damaged(path, f"the manifest describes it as {column.dtype} {column.shape} in {column.bytes} bytes")
-    with reading(path, file=f"{INDEX}/{path.name}"), os.fdopen(open_regular(path), "rb") as file:
+    with reading(path, file=f"{folder.name}/{path.name}"), os.fdopen(open_regular(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size != expected:
             raise _damaged(path, f"it has {size} bytes, not {expected}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
 from .document import Named, dump_document, load_document, parse_document, read_document
-from .errors import CorruptFile, NotADataset, UsageError
+from .errors import CorruptFile, NotADataset, UnsupportedVersion, UsageError
 from .options import BARE_FORMATS, FORMATS, LabelSpec, StoreOptions
 from .paths import is_address, without_credentials
 from .schema import Field, Schema, image_field
@@ -24,6 +24,8 @@ MANIFEST: Final = "manifest.json"
 PLAN: Final = "plan.json"
 REJECTS: Final = "rejects.jsonl"
 INDEX: Final = "index"
+VERSIONS: Final = "versions"
+"""Folder of the versions of a dataset that was changed, see `packtrain._core.versions`."""
 CACHE: Final = "cache.json"
 """What a growing cache has in place of a manifest, see `packtrain._core.generations`."""
 LINKED_SUFFIX: Final = ".tar"
@@ -221,7 +223,15 @@ class Manifest:
         try:
             body = load_document(path, newest=VERSION)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise NotADataset(_why_no_dataset(folder), file=MANIFEST) from error
+            raise NotADataset(why_no_dataset(folder), file=MANIFEST) from error
+        except UnsupportedVersion as error:
+            if not (folder / VERSIONS).is_dir():
+                raise
+            raise UnsupportedVersion(
+                f"{folder} has versions, which `packtrain log {shlex.quote(os.fspath(folder))}` shows; this does not "
+                "work on them yet. open_dataset reads them",
+                file=MANIFEST,
+            ) from error
         return cls._of(body, path)
 
     @classmethod
@@ -339,7 +349,8 @@ def as_version_1(body: dict[str, Any], *absent: str) -> dict[str, Any]:
     return {**old, "store": store}
 
 
-def _why_no_dataset(folder: Path) -> str:
+def why_no_dataset(folder: Path) -> str:
+    """Says why there is no dataset in a folder."""
     if not folder.exists():
         return f"there is no dataset {folder}: no such folder"
     if not folder.is_dir():

@@ -39,7 +39,7 @@ class FieldColumn:
         dtype: Type of an array's or a mask's values, such as ``"float32"``, which becomes numpy's type string; None to
             find it from a sample.
         shape: Shape of an array; None to find it from a sample.
-        classes: File with the names of a mask's values, one per line; None if there are no names.
+        classes: Names of a mask's values, or a file with one per line; None if there are no names.
 
     Raises:
         UsageError: These do not fit together.
@@ -53,7 +53,7 @@ class FieldColumn:
     encoding: str = "png"
     dtype: str | None = None
     shape: tuple[int | None, ...] | None = None
-    classes: Path | None = None
+    classes: Path | tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         choice("kind", self.kind, KINDS)
@@ -73,7 +73,14 @@ class FieldColumn:
         if self.kind != "array" and self.shape is not None:
             raise UsageError(f"field {self.name}: shape is for arrays, not for {self.kind}")
         if self.classes is not None:
-            object.__setattr__(self, "classes", path_of("classes", self.classes))
+            object.__setattr__(self, "classes", _names_or_file(self.classes))
+
+
+def _names_or_file(classes: object) -> Path | tuple[str, ...]:
+    """Class names, or the file that holds them."""
+    if isinstance(classes, list | tuple) and classes and all(isinstance(name, str) for name in classes):
+        return tuple(classes)
+    return path_of("classes", classes)
 
 
 def _little_endian(dtype: str) -> str:
@@ -134,8 +141,8 @@ class PackOptions:
         labels: Type of the labels that follow the path on each line.
         label_names: True if the label on each line is the name of its class. Classes are numbered in the order of
             `classes`, or else in sorted order; so `labels` stays int.
-        classes: File with one class name per line, in label order; None for a dataset without class names, or if an
-            image folder or `label_names` gives them. Class folders are numbered in its order as well.
+        classes: Class names in label order, or a file with one per line; None for a dataset without class names, or if
+            an image folder or `label_names` gives them. Class folders are numbered in its order as well.
         columns: Which columns of the list hold what; None for a list of paths and labels, or an image folder. If no
             column is the label, `labels` becomes none.
         root: Folder that relative paths start from, here or in an object store (``"s3://bucket/images"``); None for the
@@ -152,7 +159,7 @@ class PackOptions:
     labels: LabelSpec = field(default_factory=LabelSpec)
     label_names: bool = field(default=False, kw_only=True)
     columns: Columns | None = field(default=None, kw_only=True)
-    classes: Path | None = None
+    classes: Path | tuple[str, ...] | None = None
     root: Path | Url | None = None
     shard_size: int | None = None
     seed: int | None = 0
@@ -200,7 +207,7 @@ class PackOptions:
                 choice("labels", self.labels, _LABELS)
                 raise unexpected("labels", self.labels, "a number for K, such as int*4") from None
         if self.classes is not None:
-            taken["classes"] = path_of("classes", self.classes)
+            taken["classes"] = _names_or_file(self.classes)
         if self.root is not None:
             taken["root"] = place_of("root", self.root)
         for name, value in taken.items():

@@ -129,9 +129,8 @@ def pack(
     with output_at(target, spool) as output:
         with file_errors(output.folder):
             require_usable(output.folder)
-        with _listing(listed, output, options, on_warning) as (images, options, before):
-            limit = before + reject_limit(max_rejects, images.lines - before)
-            guard = RejectGuard(limit, images.lines, images)
+        with open_listing(listed, output.folder, output.address, options, on_warning) as (images, options, before):
+            guard = _guard(images, max_rejects, before)
             with file_errors(output.folder):
                 plan = _prepare(images, output, options, guard)
                 numbers = range(len(plan.shards)) if part is None else part.shards(len(plan.shards))
@@ -141,15 +140,50 @@ def pack(
                     return _pack_all(run) if part is None else _pack_part(run, str(part))
 
 
+def pack_listing(
+    images: Listing,
+    output: Output,
+    options: PackOptions,
+    *,
+    num_workers: int = 1,
+    max_rejects: str | int = "0.1%",
+    before: int = 0,
+    on_progress: Callable[[PackProgress], None] | None = None,
+) -> PackReport:
+    """Packs what `open_listing` gave; `pack` says what the arguments mean, and what is raised."""
+    guard = _guard(images, max_rejects, before)
+    with file_errors(output.folder):
+        plan = _prepare(images, output, options, guard)
+        run = Run(output, plan, images, range(len(plan.shards)), guard, num_workers, on_progress=on_progress)
+        with locked(output.folder / PLAN):
+            return _pack_all(run)
+
+
+def _guard(images: Listing, max_rejects: str | int, before: int) -> RejectGuard:
+    return RejectGuard(before + reject_limit(max_rejects, images.lines - before), images.lines, images)
+
+
 @contextmanager
-def _listing(
-    source: Path | Url, output: Output, options: PackOptions, on_warning: Callable[[str], None] | None
+def open_listing(
+    source: Path | Url,
+    out: Path,
+    address: Path | Url,
+    options: PackOptions,
+    on_warning: Callable[[str], None] | None = None,
 ) -> Iterator[tuple[Listing, PackOptions, int]]:
-    """Gives what is to be packed, whatever it is, the options for it, and how many rejects have been allowed before."""
+    """Gives what is to be packed, whatever it is, the options for it, and how many rejects have been allowed before.
+
+    Args:
+        source: The list, the image folder or the dataset.
+        out: Folder that is left out of an image folder.
+        address: What messages call it.
+        options: What is asked for.
+        on_warning: See `pack`.
+    """
     if isinstance(source, Path) and is_dataset(source):
         from .dataset_rows import dataset_rows  # slow: not on the way to the first record of a list
 
-        with dataset_rows(source, output.folder, options) as (rows, options):
+        with dataset_rows(source, out, options) as (rows, options):
             yield rows, options, len(rows.rejects)
         return
     with fetched_list(source) as (path, start):
@@ -160,11 +194,11 @@ def _listing(
             root=start if options.root is None else options.root,
             classes=options.classes,
             by_name=options.label_names,
-            leave_out=output.folder,
+            leave_out=out,
             allow_empty=options.allow_empty,
         )
         folders = images.classes if options.classes is None and path.is_dir() else None
-        if on_warning is not None and folders and (doubt := doubt_classes(path, folders, str(output.address))):
+        if on_warning is not None and folders and (doubt := doubt_classes(path, folders, str(address))):
             on_warning(doubt)
         yield images, options, 0
 

@@ -17,7 +17,7 @@ from packtrain._core.errors import ListError, RemoteError
 from packtrain._core.manifest import shard_stem
 from packtrain._core.opening import open_regular
 from packtrain._core.options import FORMATS, StoreOptions
-from packtrain._core.paths import is_address, local_path, without_credentials
+from packtrain._core.paths import is_address, without_credentials
 from packtrain._core.permutation import Permutation
 from packtrain._core.schema import IMAGE, Field, Schema, image_field
 from packtrain._formats import container
@@ -169,7 +169,7 @@ def _settled(column: FieldColumn, number: int, images: Listing, options: PackOpt
             return Field(column.name, "image", column.optional, store=options.store or StoreOptions())
         case "mask":
             dtype = dtype or _mask_dtype(column, number, images)
-            classes = None if column.classes is None else read_class_names(local_path(column.classes))
+            classes = None if column.classes is None else read_class_names(column.classes)
             return Field(column.name, "mask", column.optional, encoding=column.encoding, dtype=dtype, classes=classes)
         case "array":
             if dtype is None or shape is None:

@@ -36,12 +36,15 @@ _PROGRAMS: Final = (".py", ".pyc", ".ipynb", ".sh")
 _LARGEST: Final = 1 << 28
 
 
-def read_class_names(classes: Path) -> tuple[str, ...]:
-    """Reads a file with one class name per line, in label order. It may be a pipe.
+def read_class_names(classes: Path | tuple[str, ...]) -> tuple[str, ...]:
+    """Reads a file with one class name per line, in label order, which may be a pipe. Names stay as they are.
 
     Raises:
         ListError: It cannot be read, or holds no names.
     """
+    if isinstance(classes, tuple):
+        return classes
+    classes = local_path(classes)
     try:
         listed = read_named(classes, _LARGEST).decode("utf-8-sig").strip()
     except FileNotFoundError as error:
@@ -78,7 +81,7 @@ def read_list(
     *,
     columns: Columns | None = None,
     root: Path | Url | None = None,
-    classes: Path | None = None,
+    classes: Path | tuple[str, ...] | None = None,
     by_name: bool = False,
     leave_out: Path | None = None,
     allow_empty: bool = False,
@@ -91,7 +94,7 @@ def read_list(
         columns: Which columns of the list hold what; None for a list of paths and labels.
         root: Folder that relative paths start from, here or in an object store; None for the folder of the list, or
             the working folder if the list comes through a pipe.
-        classes: File with one class name per line, in label order; None if there are no names, or if an image folder,
+        classes: Class names in label order, or a file with one per line; None if there are none, or if an image folder,
             `by_name` or a column of names gives them.
         by_name: True if the label on each line is the name of a class.
         leave_out: A folder inside the image folder in which nothing is listed.
@@ -104,7 +107,7 @@ def read_list(
         MissingDependency: `source` is a Parquet file, and pyarrow is not installed.
     """
     with file_errors(source, ListError, verb="read the list"):
-        names = None if classes is None else read_class_names(local_path(classes))
+        names = None if classes is None else read_class_names(classes)
         if source.is_dir():
             refuse_other_folder(source)
             if root is not None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
@@ -16,19 +17,22 @@ from typing_extensions import override
 from packtrain._codec.coefficients import as_image_file
 from packtrain._codec.decoders import DECODERS, Decoder
 from packtrain._codec.pillow import pillow_conflict
-from packtrain._core.arguments import checks_names, choice, flag, function, items, unexpected, whole
+from packtrain._core.arguments import checks_names, choice, flag, items, unexpected, whole
 from packtrain._core.errors import DatasetError, StagingError, UsageError
 from packtrain._core.manifest import Manifest
 from packtrain._core.paths import is_url, local_path
 from packtrain._core.schema import IMAGE, PAIR, Schema
+from packtrain._core.versions import Version, has_versions, load_version
 from packtrain._storage.location import remote_base
 
 from .combined import combined
+from .kept import KeptRows
 from .rows import owned
 from .samples import PackedSamples, Samples, TransformLike
 from .shards import IO
 from .sound import Check, checked_check
-from .store import Label, RecordStore
+from .store import Label, RecordStore, Store
+from .versioned import segment_stores
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -252,21 +256,21 @@ class PackedDataset(ImageDataset):
     @property
     def store(self) -> RecordStore:
         """The records of the dataset."""
-        return cast(RecordStore, self._samples.store)
+        return cast(RecordStore, self._samples.packed[0].store)
 
     @property
     def decoder(self) -> Decoder:
         """The decoder of the images, with its `name` and `version`."""
-        return self._samples.decoder
+        return self._samples.packed[0].decoder
 
     @property
     def target_transform(self) -> TransformLike | None:
         """Called with each label, or None."""
-        return self._samples.target_transform
+        return self._samples.packed[0].target_transform
 
     @target_transform.setter
     def target_transform(self, target_transform: TransformLike | None) -> None:
-        self._samples = self._samples.changed(target_transform=function("target_transform", target_transform))
+        self._samples = self._samples.with_target_transform(target_transform)
 
     @override
     def __repr__(self) -> str:
@@ -274,6 +278,41 @@ class PackedDataset(ImageDataset):
         return (
             f"{type(self).__name__}({store.name!r}, {self._size()}, {stored}, io={store.io!r}, "
             f"decoder={self.decoder.name!r}, {self._transform_shown()})"
+        )
+
+
+class VersionDataset(PackedDataset):
+    """A version of a dataset that was changed; `open_dataset` makes one.
+
+    Attributes:
+        version: Number of the version.
+    """
+
+    _samples: Samples  # type: ignore[assignment]  # of all segments
+
+    def __init__(
+        self, folder: Path, version: Version, of_store: Callable[[Store], PackedSamples], *, io: str, check: Check
+    ) -> None:
+        self._folder = folder
+        self.version: Final = version.number
+        stores = segment_stores(folder, version, io, check)
+        parts = [
+            of_store(store) if segment.dropped is None else Samples([of_store(store)], KeptRows(folder, segment))
+            for store, segment in zip(stores, version.segments, strict=True)
+        ]
+        super().__init__(parts[0] if len(parts) == 1 else Samples(parts))
+
+    @property
+    @override
+    def store(self) -> RecordStore:
+        raise UsageError(f"{self._folder} consists of segments: dataset.record(row) reads of any of them")
+
+    @override
+    def __repr__(self) -> str:
+        first = self._samples.packed[0]
+        return (
+            f"{type(self).__name__}({os.fspath(self._folder)!r}, version {self.version}, {self._size()}, "
+            f"{_stored(self.schema)}, io={first.store.io!r}, decoder={first.decoder.name!r}, {self._transform_shown()})"
         )
 
 
@@ -346,6 +385,7 @@ def open_dataset(
     stage: str | os.PathLike[str] | StageOptions | None = None,
     budget: str | int | None = None,
     fields: Sequence[str] | None = None,
+    version: int | None = None,
 ) -> PackedDataset:
     """Opens a packed dataset of any format, in a folder or in an object store.
 
@@ -386,6 +426,8 @@ def open_dataset(
             it was mirrored. A sample is then a named tuple (``sample.mask``), in which a mask is a tensor [height,
             width], uint8 or, if it has 16 bits, int32, an array a numpy array, and what a row is without is None.
             Fields that are not asked for are not read. None: a sample is ``(image, label)``.
+        version: Number of the version of a dataset that was changed; None: the newest one. It stays the same as long
+            as the dataset is open, whatever others change.
 
     Returns:
         A map-style dataset; `torch.utils.data.DataLoader` takes it under any start method.
@@ -408,10 +450,21 @@ def open_dataset(
     choice("io", io, IO)
     choice("decoder", decoder, DECODERS)
     check, scaled = checked_check(check), flag("scaled", scaled)
-    store = _opened(path, stage, budget, io=io, check=check)
-    return PackedDataset(
-        PackedSamples(store, transform, target_transform, decoder=decoder, scaled=scaled, fields=fields)
+    of_store = partial(
+        PackedSamples,
+        transform=transform,
+        target_transform=target_transform,
+        decoder=decoder,
+        scaled=scaled,
+        fields=fields,
     )
+    if not is_url(os.fspath(path)) and (folder := local_path(path)).is_dir() and has_versions(folder):
+        if stage is not None or budget is not None:
+            raise UsageError(f"{folder} has versions, which cannot be staged: leave out `stage` and `budget`")
+        return VersionDataset(folder, load_version(folder, version), of_store, io=io, check=check)
+    if version is not None:
+        raise UsageError(f"version={version}: {os.fspath(path)} has never been changed, so it has no versions")
+    return PackedDataset(of_store(_opened(path, stage, budget, io=io, check=check)))
 
 
 def _opened(

@@ -28,6 +28,7 @@ from ..transforms.finisher import Finisher
 from ..transforms.pipeline import Pipeline, finishers_of
 from ..transforms.views import Views, composed
 from .images import StoredImages
+from .kept import KeptRows
 from .named import NamedSamples, checked_fields, checked_name
 from .query import Query, pieces
 from .records import FieldRecords, counted
@@ -46,7 +47,7 @@ class Samples:
             reference counts of a list would be written to, and so the list copied, in every forked worker.
     """
 
-    def __init__(self, parts: Sequence[Samples], rows: npt.NDArray[np.int64] | None = None) -> None:
+    def __init__(self, parts: Sequence[Samples], rows: npt.NDArray[np.int64] | KeptRows | None = None) -> None:
         self._parts = tuple(parts)
         self._rows = rows
         self._starts = [0, *accumulate(map(len, self._parts))]
@@ -195,9 +196,8 @@ class Samples:
         found = [part.labels for part in self._parts]
         if len({labels.shape[1:] for labels in found}) > 1:
             raise UsageError("the datasets have labels of different lengths, which do not fit in one array")
-        if self._rows is None:
-            return np.concatenate(found)
-        return (found[0] if len(found) == 1 else np.concatenate(found))[self._rows]
+        labels = found[0] if len(found) == 1 else np.concatenate(found)
+        return labels if self._rows is None else labels[np.asarray(self._rows)]
 
     @property
     def transform(self) -> TransformLike | Sequence[TransformLike] | None:
@@ -216,6 +216,10 @@ class Samples:
         if transform is not None and len(self.packed) > 1:
             transform = composed(transform)
         return self._changed(lambda part: part.with_transform(transform))
+
+    def with_target_transform(self, target_transform: TransformLike | None) -> Samples:
+        """The same rows with another transform of their labels, over the same open shards."""
+        return self._changed(lambda part: part.with_target_transform(target_transform))
 
     def undecoded(self) -> Samples:
         """The same samples with their images left to be decoded by somebody else: `Undecoded` in place of pixels.
@@ -303,7 +307,7 @@ class Samples:
     def _inner_places(self) -> npt.NDArray[np.int64]:
         """The places of the chosen rows among those of all parts."""
         assert self._rows is not None
-        return self._in_each(lambda part, inner: part.places_of(inner), self._rows)
+        return self._in_each(lambda part, inner: part.places_of(inner), np.asarray(self._rows))
 
     def _changed(self, change: Callable[[Samples], Samples]) -> Samples:
         """These rows of other parts, of which those are the same that were before."""
@@ -489,6 +493,10 @@ class PackedSamples(Samples):
         other = copy.copy(self)
         other._set_transform(transform)
         return other
+
+    @override
+    def with_target_transform(self, target_transform: TransformLike | None) -> Self:
+        return self.changed(target_transform=function("target_transform", target_transform))
 
     @override
     def undecoded(self) -> Self:

@@ -255,6 +255,7 @@ class RecordStore(Store):
         chunks: Where the records are, if `path` has everything but the shards; None: in its shards.
         copied: True if `path` is a copy of a dataset that was opened in an object store.
         handover: What is known already of the records of this dataset.
+        manifest: The manifest, if it is known; a store with one does not pickle.
 
     Raises:
         NotADataset: `path` has no manifest.
@@ -273,13 +274,14 @@ class RecordStore(Store):
         chunks: ChunkCache | None = None,
         copied: bool = False,
         handover: Handover | None = None,
+        manifest: Manifest | None = None,
     ) -> None:
         choice("io", io, IO)
         self.path = local_path(path)
         # Held as long as this object lives, also by processes that are forked from this one.
         self._lease: Final = lease_on(self.path)
         try:
-            manifest, index = _loaded(self.path)
+            manifest, index = _loaded(self.path) if manifest is None else (manifest, Index.of(self.path, manifest))
         except CorruptFile as error:
             if self._lease is None:
                 raise

@@ -184,7 +184,7 @@ def test_store_options_that_contradict_themselves_are_refused(options: dict[str,
         ({"store": 7}, "store=7: expected a StoreOptions"),
         ({"labels": "int*K"}, r"labels='int\*K': expected a number for K, such as int\*4"),
         ({"labels": int}, "labels=<class 'int'>: expected a LabelSpec"),
-        ({"classes": ["cat", "dog"]}, r"classes=\['cat', 'dog'\]: expected a path"),
+        ({"classes": ["cat", 7]}, r"classes=\['cat', 7\]: expected a path"),
         ({"root": 5}, "root=5: expected a path"),
         ({"shard_size": 1.5}, r"shard_size=1\.5: expected a whole number"),
         ({"shard_size": "big"}, "shard_size='big': expected a number with a unit"),
@@ -213,7 +213,7 @@ CHOICES: dict[type, dict[str, tuple[str, ...]]] = {
     ResizeRule: {"rule": ("short", "long", "exact")},
     FieldColumn: {"kind": tuple(KINDS), "encoding": MASK_ENCODINGS},
 }
-FREE = {"resize", "name", "column", "dtype", "budget", "shard_size", "rate"}
+FREE = {"resize", "name", "classes", "column", "dtype", "budget", "shard_size", "rate"}
 """Texts of which there is no end."""
 NEEDED: dict[type, dict[str, Any]] = {
     FillOptions: {"budget": "1GiB"},

@@ -1,0 +1,84 @@
+"""`packtrain append`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from packtrain._core.cores import available_cores
+
+from .columns import column_options, columns_of
+from .output import print_json, progress, say, warn
+from .pack_cmd import describe_report
+from .paths import PATH, PATH_OR_URL
+
+
+@click.command("append", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.argument("dataset", type=PATH)
+@click.argument("source", metavar="LIST", type=PATH_OR_URL)
+@click.option(
+    "--root", type=PATH_OR_URL, help="Folder that relative paths start from; default: the folder of the list."
+)
+@column_options
+@click.option("--labels", type=click.Choice(["class"]), help="class: the label on each line is the name of a class.")
+@click.option(
+    "--classes", type=PATH, help="File of class names, if there are new ones: those that the dataset has come first."
+)
+@click.option("--workers", type=click.IntRange(1), help="Worker processes.  [default: all available cores]")
+@click.option(
+    "--max-rejects",
+    default="0.1%",
+    metavar="N|P%",
+    help="How many lines may be refused; a percentage allows at least one.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def command(
+    dataset: Path,
+    source: Path | str,
+    root: Path | str | None,
+    labels: str | None,
+    classes: Path | None,
+    workers: int | None,
+    max_rejects: str,
+    as_json: bool,
+    **columns: Any,
+) -> None:
+    """Append the samples of LIST, a list, an image folder or a dataset, to DATASET, as a new version.
+
+    They are stored as the dataset's first samples are, from columns of the same names unless told otherwise. Only what
+    is appended is written; `open_dataset(DATASET, version=N)` still opens every earlier version.
+
+    If it stops at any point, the same command continues from there. A list that is in the dataset already is not
+    appended again.
+    """
+    from packtrain._packer.changing import append
+    from packtrain._packer.pack_run import PackProgress
+
+    start = time.monotonic()
+    with progress("append", quiet=as_json) as show:
+
+        def on_progress(state: PackProgress) -> None:
+            show(state.done, state.total, state.resumed, f"{state.rejects} rejects" if state.rejects else "")
+
+        report = append(
+            dataset,
+            source,
+            columns=columns_of(**columns),
+            label_names=labels == "class",
+            classes=classes,
+            root=root,
+            num_workers=workers or available_cores(),
+            max_rejects=max_rejects,
+            on_progress=on_progress,
+            on_warning=warn,
+        )
+    if as_json:
+        print_json(report)
+    elif report.packed is None:
+        say(f"{dataset}: version {report.version} has these samples already: nothing was appended")
+    else:
+        say(describe_report(report.packed, time.monotonic() - start))
+        say(f"{dataset}: version {report.version} has {report.records:,} rows, {report.added:,} of them new")

@@ -1,0 +1,437 @@
+"""The documents of a dataset that changes: what its versions consist of. ``docs/format-versions.md`` specifies them.
+
+    DATASET/
+      manifest.json             says that this is a dataset of versions, and never changes
+      versions/00000001.json    what a version consists of: segments, layers beside them, rows that are dropped
+      segments/NAME/            a segment: a dataset of its own
+      layers/NAME/              a layer: further fields of a segment, a dataset with as many rows
+      dropped/NAME.npy          rows of a segment that a version leaves out
+      base.json                 the manifest of the segment that lies in this folder itself
+
+A version is written once, under a number that nobody else has taken. So two writers never lose each other's work: the
+one who comes too late takes the other's version as its base, and tries the next number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Final, Self
+
+from typing_extensions import Buffer
+
+from .document import MOST_BYTES, dump_document, load_document, parse_document, read_document
+from .errors import CorruptFile, NotADataset, UsageError
+from .files import make_folder, write_file
+from .manifest import MANIFEST, VERSIONS, Count, FieldInfo, FileInfo, Labels, Manifest, Sha256, why_no_dataset
+from .opening import open_regular, read_regular
+from .problems import reading
+from .schema import Field, Schema
+from .typed import MOST, Between, Form, OneOf
+
+VERSION: Final = 3
+SEGMENTS: Final = "segments"
+LAYERS: Final = "layers"
+DROPPED: Final = "dropped"
+BASE: Final = "base"
+"""The name of the segment that lies in the dataset's folder itself."""
+BASE_MANIFEST: Final = "base.json"
+MOST_SEGMENTS: Final = 1024
+CHANGES: Final = ("pack", "append", "add-field", "drop-rows", "relabel", "merge", "compact", "purge", "split")
+_MARK: Final = ".dropped"
+_NAME: Final = re.compile(r"([0-9]{8}|[1-9][0-9]{8,18})\.json")
+_HEAD_BYTES: Final = 128
+_MOST_VERSION_BYTES: Final = 16 << 20
+"""Longer documents of versions are not read: one of 1,024 segments, each with ten layers, has 3 MB."""
+
+Identity = Annotated[str, Form("[0-9a-f]{32}", "32 hexadecimal digits")]
+PartName = Annotated[str, Form("[0-9a-f]{16}", "16 hexadecimal digits")]
+SegmentName = Annotated[str, Form(f"[0-9a-f]{{16}}|{BASE}", f"16 hexadecimal digits, or {BASE}")]
+
+
+def random_name() -> str:
+    """A name for a segment or a layer that no other one has."""
+    return secrets.token_hex(8)
+
+
+@dataclass(frozen=True)
+class ManifestInfo:
+    """The manifest of a segment or a layer, with which all of its files are known.
+
+    Attributes:
+        bytes: Its size.
+        sha256: Its SHA-256, in hexadecimal digits.
+    """
+
+    bytes: Count
+    sha256: Sha256
+
+    @classmethod
+    def of(cls, data: Buffer) -> Self:
+        """That of a manifest of these bytes."""
+        return cls(memoryview(data).nbytes, hashlib.sha256(data).hexdigest())
+
+
+@dataclass(frozen=True)
+class Root:
+    """The content of the manifest.json of a dataset of versions.
+
+    Attributes:
+        dataset: A random number that no other dataset has; of a dataset that was packed first, it follows from that.
+        base: The manifest of the segment in the folder itself; None if there is none.
+    """
+
+    dataset: Identity
+    base: ManifestInfo | None
+
+    def dump(self) -> bytes:
+        """The bytes of manifest.json."""
+        return dump_document({"version": VERSION, **asdict(self)})
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Further fields of a segment, or other labels.
+
+    Attributes:
+        name: Name of its folder.
+        manifest: Its manifest.
+        fields: What is read from it: names of fields, and ``label``.
+    """
+
+    name: PartName
+    manifest: ManifestInfo
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DroppedRows(FileInfo):
+    """Rows that a version leaves out of a segment, in ``dropped/<name>.npy``.
+
+    Attributes:
+        records: How many there are.
+    """
+
+    records: Count
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A segment of a version.
+
+    Attributes:
+        name: Name of its folder, or ``base`` for the one in the dataset's folder itself.
+        manifest: Its manifest.
+        records: Number of its rows, the dropped ones included.
+        dropped: The rows that the version leaves out; None if there are none.
+        layers: What was added to it.
+    """
+
+    name: SegmentName
+    manifest: ManifestInfo
+    records: Count
+    dropped: DroppedRows | None = None
+    layers: tuple[Layer, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that the version has of it."""
+        return self.records - (0 if self.dropped is None else self.dropped.records)
+
+    def folder(self, dataset: Path) -> Path:
+        """Its folder, in the dataset's folder or that folder itself."""
+        return dataset if self.name == BASE else dataset / SEGMENTS / self.name
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a version does to the one before it.
+
+    Attributes:
+        kind: One of `CHANGES`.
+        text: A line for people.
+    """
+
+    kind: Annotated[str, OneOf(CHANGES)]
+    text: str
+
+
+@dataclass(frozen=True)
+class Version:
+    """The content of a document of ``versions/``.
+
+    Attributes:
+        dataset: As in `Root`.
+        number: Its number, from 1.
+        parent: SHA-256 of the document of the version before; None for the first one.
+        writer: A random number of the process that wrote it.
+        written_by: Name and version of the program that wrote it.
+        created: When it was written, in seconds since 1970.
+        change: What it does to the version before.
+        fields: The stored fields of all segments; the image, if there is one, comes first.
+        labels: Type of the labels.
+        classes: Class names by label, or None.
+        records: Number of rows.
+        segments: The segments, whose rows stand one after the other.
+    """
+
+    dataset: Identity
+    number: Annotated[int, Between(1, MOST)]
+    parent: Sha256 | None
+    writer: Identity
+    written_by: str
+    created: Count
+    change: Change
+    fields: tuple[FieldInfo, ...]
+    labels: Labels
+    classes: tuple[str, ...] | None
+    records: Count
+    segments: tuple[Segment, ...]
+
+    @property
+    def schema(self) -> Schema:
+        """The fields and labels of a sample."""
+        names = Field.__dataclass_fields__
+        fields = (Field(**{name: getattr(field, name) for name in names}) for field in self.fields)
+        return Schema(tuple(fields), self.labels, self.classes)
+
+    def dump(self) -> bytes:
+        """The bytes of its document."""
+        return dump_document({"version": VERSION, **asdict(self), "labels": str(self.labels)})
+
+    def after(self, change: Change, segments: Sequence[Segment]) -> Version:
+        """The version that follows this one, with the same schema; `publish` gives it its number.
+
+        Raises:
+            UsageError: It would have no row, or too many segments.
+        """
+        records = sum(segment.rows for segment in segments)
+        if not records:
+            raise UsageError("no row would be left: a version has at least one")
+        if len(segments) > MOST_SEGMENTS:
+            raise UsageError(
+                f"the dataset has {len(segments) - 1:,} segments, as many as a version can have: join them with "
+                "`packtrain compact`, then run the same command again"
+            )
+        return replace(self, change=change, records=records, segments=tuple(segments))
+
+    def _check(self) -> None:
+        """Checks what concerns several values."""
+        Schema(self.fields, self.labels, self.classes)
+        if not 0 < len(self.segments) <= MOST_SEGMENTS:
+            raise ValueError(f"{len(self.segments)} segments")
+        names = [segment.name for segment in self.segments]
+        names += [layer.name for segment in self.segments for layer in segment.layers]
+        if len(set(names)) < len(names):
+            raise ValueError("two segments or layers have the same name")
+        for segment in self.segments:
+            fields = [field for layer in segment.layers for field in layer.fields]
+            if len(set(fields)) < len(fields):
+                raise ValueError(f"two layers of segment {segment.name} have the same field")
+            if segment.rows < 0:
+                raise ValueError(f"more rows are dropped of segment {segment.name} than it has")
+        if sum(segment.rows for segment in self.segments) != self.records:
+            raise ValueError("the counts of records do not add up")
+
+
+def is_root(data: bytes) -> bool:
+    """True if these are the bytes of the manifest.json of a dataset of versions, be they damaged."""
+    return b'"version": 3' in data[:_HEAD_BYTES] and b'"dataset": ' in data[:_HEAD_BYTES]
+
+
+def has_versions(folder: Path) -> bool:
+    """True for the folder of a dataset of versions, also if it is damaged."""
+    try:
+        with os.fdopen(open_regular(folder / MANIFEST), "rb") as file:
+            return is_root(file.read(_HEAD_BYTES))
+    except (OSError, ValueError):
+        return False
+
+
+def load_root(folder: Path) -> Root:
+    """Reads the manifest.json of a dataset of versions.
+
+    Raises:
+        NotADataset: There is none.
+        CorruptFile: It is damaged.
+        UnreadableFile: It cannot be read.
+    """
+    try:
+        body = load_document(folder / MANIFEST, newest=VERSION)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotADataset(f"{folder} has no {MANIFEST}: not a dataset", file=MANIFEST) from error
+    return parse_document(Root, body, folder / MANIFEST)
+
+
+def version_path(folder: Path, number: int) -> Path:
+    """The document of a version."""
+    return folder / VERSIONS / f"{number:08d}.json"
+
+
+def version_numbers(folder: Path) -> list[int]:
+    """The numbers of all versions, ascending, those that are marked as dropped included."""
+    try:
+        names = os.listdir(folder / VERSIONS)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(int(found[1]) for name in names if (found := _NAME.fullmatch(name)))
+
+
+def is_dropped(folder: Path, number: int) -> bool:
+    """True if nobody may open this version any more."""
+    return os.path.lexists(version_path(folder, number).with_suffix(_MARK))
+
+
+def load_version(folder: Path, number: int | None = None) -> Version:
+    """Reads the document of a version; None: of the newest one.
+
+    Raises:
+        UsageError: There is no such version, or it was dropped; the message names those that there are.
+        NotADataset: There is no dataset of versions.
+        CorruptFile: It is damaged, or is not a version of this dataset.
+        UnreadableFile: It cannot be read.
+    """
+    return _read_version(folder, number)[0]
+
+
+def _read_version(folder: Path, number: int | None) -> tuple[Version, bytes]:
+    root, numbers = load_root(folder), version_numbers(folder)
+    if not numbers:
+        raise CorruptFile(f"{folder} has no version: {VERSIONS}/ is empty", file=VERSIONS)
+    chosen = numbers[-1] if number is None else number
+    if chosen not in numbers or is_dropped(folder, chosen):
+        live = ", ".join(str(each) for each in numbers if not is_dropped(folder, each))
+        what = "was dropped" if chosen in numbers else "does not exist"
+        raise UsageError(f"{folder}: version {chosen} {what}; there are {live}. `packtrain log` shows them")
+    return _parsed(folder, root, chosen)
+
+
+def _parsed(folder: Path, root: Root, number: int) -> tuple[Version, bytes]:
+    path = version_path(folder, number)
+    with reading(path, file=f"{VERSIONS}/{path.name}"):
+        data = read_regular(path, _MOST_VERSION_BYTES)
+    version = parse_document(Version, read_document(data, path, newest=VERSION), path)
+    try:
+        version._check()
+        if (version.dataset, version.number) != (root.dataset, number):
+            raise ValueError(f"it is version {version.number} of dataset {version.dataset}")
+    except (ValueError, UsageError) as error:
+        raise CorruptFile(f"{path} is damaged: {error}", file=f"{VERSIONS}/{path.name}") from error
+    return version, data
+
+
+def load_part(path: Path, described: ManifestInfo, records: int) -> Manifest:
+    """Reads the manifest of a segment or a layer, which must be the one that a version describes.
+
+    Raises:
+        CorruptFile: It is missing, or another one.
+        UnreadableFile: It cannot be read.
+    """
+    with reading(path):
+        data = read_regular(path, described.bytes)
+    if ManifestInfo.of(data) != described:
+        raise CorruptFile(f"{path} is damaged: it is not the manifest that the version names", file=path.name)
+    manifest = Manifest.parse(data, path)
+    if manifest.records != records:
+        raise CorruptFile(f"{path} is damaged: {manifest.records} records, not {records}", file=path.name)
+    return manifest
+
+
+def segment_manifest(folder: Path, segment: Segment) -> Manifest:
+    """The manifest of a segment of the dataset in `folder`; raises what `load_part` raises."""
+    name = BASE_MANIFEST if segment.name == BASE else MANIFEST
+    return load_part(segment.folder(folder) / name, segment.manifest, segment.records)
+
+
+def layer_manifest(folder: Path, segment: Segment, layer: Layer) -> Manifest:
+    """The manifest of a layer of a segment; raises what `load_part` raises."""
+    return load_part(folder / LAYERS / layer.name / MANIFEST, layer.manifest, segment.records)
+
+
+def begin_versions(folder: Path) -> None:
+    """Makes a dataset of versions of one that is packed, unless it is one.
+
+    Whoever does it at the same time writes the same bytes, and a run that is stopped is simply done again.
+
+    Raises:
+        NotADataset: There is no dataset.
+        CorruptFile: It is damaged.
+        UnreadableFile: It cannot be read.
+    """
+    if has_versions(folder):
+        return
+    path = folder / MANIFEST
+    try:
+        with reading(path, missing=False):
+            data = read_regular(path, MOST_BYTES)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotADataset(why_no_dataset(folder), file=MANIFEST) from error
+    if is_root(data):
+        return
+    root, first = first_version(Manifest.parse(data, path), data)
+    make_folder(folder / VERSIONS)
+    write_file(folder / BASE_MANIFEST, [data])
+    write_file(version_path(folder, 1), [first.dump()])
+    write_file(path, [root.dump()])
+
+
+def first_version(manifest: Manifest, data: bytes) -> tuple[Root, Version]:
+    """What the documents of a packed dataset become, whose manifest has these bytes."""
+    info = ManifestInfo.of(data)
+    root = Root(info.sha256[:32], info)
+    return root, Version(
+        dataset=root.dataset,
+        number=1,
+        parent=None,
+        writer=root.dataset,
+        written_by=manifest.written_by,
+        created=0,
+        change=Change("pack", f"packed {manifest.records:,} samples"),
+        fields=manifest.fields,
+        labels=manifest.labels,
+        classes=manifest.classes,
+        records=manifest.records,
+        segments=(Segment(BASE, info, manifest.records),),
+    )
+
+
+def publish(folder: Path, change: Callable[[Version], Version]) -> Version:
+    """Writes the next version.
+
+    Args:
+        folder: The dataset.
+        change: Makes the next version of the newest one. It is called again if somebody else was faster.
+
+    Raises:
+        PacktrainError: What `change` raises.
+    """
+    writer = secrets.token_hex(16)
+    while True:
+        newest, data = _read_version(folder, None)
+        version = replace(
+            change(newest),
+            number=newest.number + 1,
+            parent=hashlib.sha256(data).hexdigest(),
+            writer=writer,
+            written_by=f"packtrain {metadata.version('packtrain')}",
+            created=int(time.time()),
+        )
+        try:
+            write_file(version_path(folder, version.number), [version.dump()], exclusive=True)
+        except FileExistsError:
+            continue
+        return version
+
+
+def history(folder: Path) -> Iterator[tuple[Version, bool]]:
+    """All versions, oldest first, and whether each was dropped; raises what `load_version` raises."""
+    root = load_root(folder)
+    for number in version_numbers(folder):
+        yield _parsed(folder, root, number)[0], is_dropped(folder, number)

@@ -1,0 +1,301 @@
+"""Makes new versions of a dataset: appends samples, leaves rows out. Nothing that is there is written again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from packtrain._core.arguments import checks_names, flag, function, instance, path_of, whole
+from packtrain._core.document import MOST_BYTES
+from packtrain._core.errors import OutputConflict, UsageError
+from packtrain._core.files import NO_LOCKS, make_folder, write_file
+from packtrain._core.locks import Lock
+from packtrain._core.manifest import MANIFEST, Manifest
+from packtrain._core.npy import npy_header
+from packtrain._core.opening import read_regular
+from packtrain._core.schema import IMAGE, LABEL
+from packtrain._core.version_schema import MergedSchema, PartSchema, part_schema
+from packtrain._core.versions import (
+    DROPPED,
+    SEGMENTS,
+    Change,
+    DroppedRows,
+    ManifestInfo,
+    Segment,
+    Version,
+    begin_versions,
+    load_version,
+    publish,
+    random_name,
+)
+from packtrain._readers.dataset.kept import KeptRows, dropped_rows
+from packtrain._storage.remote.urls import place_of
+
+from .options import Columns, FieldColumn, PackOptions
+from .output import Output
+from .pack import open_listing, pack_listing
+from .pack_run import PackProgress, PackReport
+from .plan import Plan
+from .planning import outline_plan, plan_shards
+
+_NAME_DIGITS: Final = 16
+
+
+@dataclass(frozen=True)
+class ChangeReport:
+    """A change of a dataset.
+
+    Attributes:
+        dataset: Folder of the dataset.
+        version: Number of the version that has the change.
+        records: Number of its rows.
+        added: Number of rows that it has and the version before had not.
+        dropped: Number of rows that the version before had and it has not.
+        packed: Report on what was packed for it; None if nothing was.
+    """
+
+    dataset: Path
+    version: int
+    records: int
+    added: int = 0
+    dropped: int = 0
+    packed: PackReport | None = None
+
+
+@checks_names()
+def append(
+    dataset: str | os.PathLike[str],
+    source: str | os.PathLike[str],
+    *,
+    columns: Columns | None = None,
+    label_names: bool = False,
+    classes: Path | tuple[str, ...] | None = None,
+    root: str | os.PathLike[str] | None = None,
+    num_workers: int = 1,
+    max_rejects: str | int = "0.1%",
+    on_progress: Callable[[PackProgress], None] | None = None,
+    on_warning: Callable[[str], None] | None = None,
+) -> ChangeReport:
+    """Appends the samples of a list, an image folder or another dataset to a dataset, as a new version.
+
+    Only what is appended is written. It is stored as the dataset's first samples are. If a run stops for any reason,
+    the same call continues where it stopped; a list that is in the newest version already is not appended again.
+
+    Args:
+        dataset: The folder of the dataset.
+        source: What to append, as `packtrain.pack` takes it.
+        columns: Which columns of the list hold what; None: those that the dataset was packed from.
+        label_names: True if the label on each line is the name of a class.
+        classes: Class names in label order, or a file with one per line, if there are new ones: the names that the
+            dataset has come first. None: those that it has.
+        root: Folder that relative paths start from; None for the folder of the list.
+        num_workers: Number of worker processes, as in `packtrain.pack`.
+        max_rejects: How many lines may be refused, as in `packtrain.pack`.
+        on_progress: As in `packtrain.pack`.
+        on_warning: As in `packtrain.pack`.
+
+    Returns:
+        The new version, or the one that has the list already.
+
+    Raises:
+        UsageError: The samples do not fit the dataset: other fields, labels or classes.
+        OutputConflict: Another process appends the same list.
+        PacktrainError: What `packtrain.pack` raises.
+    """
+    folder = path_of("dataset", dataset)
+    function("on_progress", on_progress)
+    function("on_warning", on_warning)
+    begin_versions(folder)
+    newest = load_version(folder)
+    like = _options_like(folder, newest)
+    options = replace(
+        like,
+        columns=like.columns if columns is None else instance("columns", columns, Columns),
+        label_names=flag("label_names", label_names),
+        classes=like.classes if classes is None else classes,
+        root=None if root is None else path_of("root", root),
+    )
+    listed = place_of("source", source)
+    with open_listing(listed, folder, folder, options, on_warning) as (images, options, before):
+        plan = plan_shards(outline_plan(images, options), images)
+        name = hashlib.sha256(plan.dump()).hexdigest()[:_NAME_DIGITS]
+        if any(segment.name == name for segment in newest.segments):
+            return ChangeReport(folder, newest.number, newest.records)
+        place = folder / SEGMENTS / name
+        with writing(place):
+            packed = pack_listing(
+                images,
+                Output(place),
+                options,
+                num_workers=whole("num_workers", num_workers, 1),
+                max_rejects=max_rejects,
+                before=before,
+                on_progress=on_progress,
+            )
+            segment = _segment(place, name)
+            text = f"appended {segment.records:,} samples of {os.path.basename(os.fspath(listed))}"
+            version = publish(folder, partial(_with_segment, folder, segment, Change("append", text)))
+    return ChangeReport(folder, version.number, version.records, added=segment.records, packed=packed)
+
+
+@checks_names()
+def drop_rows(dataset: str | os.PathLike[str], rows: Iterable[int]) -> ChangeReport:
+    """Leaves rows out, in a new version. The records stay where they are, and earlier versions have them.
+
+    Args:
+        dataset: The folder of the dataset.
+        rows: Rows of the newest version.
+
+    Raises:
+        UsageError: A row is outside the dataset, or none would be left.
+        OutputConflict: What the rows were in has been replaced meanwhile.
+        PacktrainError: The dataset cannot be read, or not be written to.
+    """
+    folder = path_of("dataset", dataset)
+    begin_versions(folder)
+    newest = load_version(folder)
+    numbers = np.unique(np.fromiter(rows, np.int64))
+    if not len(numbers):
+        raise UsageError("there is no row to drop")
+    if numbers[0] < 0 or numbers[-1] >= newest.records:
+        raise UsageError(f"rows {numbers[0]} to {numbers[-1]} of a dataset of {newest.records} rows")
+    chosen = dict(_by_segment(folder, newest, numbers))
+    change = Change("drop-rows", f"dropped {len(numbers):,} rows")
+    version = publish(folder, partial(_without_rows, folder, chosen, change))
+    return ChangeReport(folder, version.number, version.records, dropped=len(numbers))
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Locks a folder of a segment or a layer while it is written, until a version names it.
+
+    Raises:
+        OutputConflict: Another process writes it.
+    """
+    make_folder(folder)
+    lock = None
+    try:
+        lock = Lock(folder, wait=False, inherited=False, flags=os.O_RDONLY | os.O_DIRECTORY)
+    except BlockingIOError as error:
+        raise OutputConflict(
+            f"another process is writing {folder}. Wait for it or stop it, then run the command again"
+        ) from error
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.close()
+
+
+def _segment(folder: Path, name: str) -> Segment:
+    """What a version says of a segment that has just been packed."""
+    data = read_regular(folder / MANIFEST, MOST_BYTES)
+    return Segment(name, ManifestInfo.of(data), Manifest.parse(data, folder / MANIFEST).records)
+
+
+def _with_segment(folder: Path, segment: Segment, change: Change, newest: Version) -> Version:
+    """The version that follows `newest`, with one more segment."""
+    if any(each.name == segment.name for each in newest.segments):
+        raise OutputConflict(f"{folder}: somebody else has just appended the same list, in version {newest.number}")
+    there = PartSchema("the dataset", newest.fields, newest.labels, newest.classes, newest.records)
+    merged = MergedSchema.of([there, replace(part_schema(folder, segment), name="what is appended")])
+    return replace(
+        newest.after(change, [*newest.segments, segment]),
+        fields=merged.fields,
+        labels=merged.labels,
+        classes=merged.classes,
+    )
+
+
+def _by_segment(
+    folder: Path, version: Version, rows: npt.NDArray[np.int64]
+) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
+    """The segments that have some of these rows of a version, ascending, and which rows of the segment these are."""
+    start = 0
+    for segment in version.segments:
+        first, last = np.searchsorted(rows, (start, start + segment.rows))
+        if first < last:
+            inner = rows[first:last] - start
+            yield segment.name, inner if segment.dropped is None else KeptRows(folder, segment)[inner]
+        start += segment.rows
+
+
+def _without_rows(folder: Path, chosen: dict[str, npt.NDArray[np.int64]], change: Change, newest: Version) -> Version:
+    """The version that follows `newest`, without these rows of its segments."""
+    if missing := chosen.keys() - {segment.name for segment in newest.segments}:
+        raise OutputConflict(
+            f"{folder}: segment {min(missing)} has just been replaced by somebody else. Run the command again"
+        )
+    segments = [
+        segment
+        if segment.name not in chosen
+        else replace(segment, dropped=_dropped(folder, segment, chosen[segment.name]))
+        for segment in newest.segments
+    ]
+    return newest.after(change, [segment for segment in segments if segment.rows])
+
+
+def _dropped(folder: Path, segment: Segment, rows: npt.NDArray[np.int64]) -> DroppedRows:
+    """Writes these rows of a segment, with those that were dropped before."""
+    if segment.dropped is not None:
+        rows = np.union1d(rows, dropped_rows(folder, segment.dropped, segment.records))
+    name = random_name()
+    header, values = npy_header("<i8", (len(rows),)), rows.astype("<i8").tobytes()
+    make_folder(folder / DROPPED)
+    write_file(folder / DROPPED / f"{name}.npy", [header, values], exclusive=True)
+    return DroppedRows(name, len(header) + len(values), crc32c(values, crc32c(header)), len(rows))
+
+
+def _options_like(folder: Path, version: Version) -> PackOptions:
+    """Options by which more samples are stored as the first ones of a version are."""
+    first = version.segments[0].folder(folder)
+    schema, columns = version.schema, None
+    try:
+        plan = Plan.load(first)
+    except OutputConflict as error:
+        raise UsageError(
+            f"{folder} holds an index of shards that lie elsewhere: `packtrain index --update` adds some"
+        ) from error
+    if plan.columns is not None:
+        named = {column.field: column for column in plan.columns}
+        fields = [field for field in schema.others if field.name in named]
+        columns = Columns(
+            named[IMAGE].column if IMAGE in named else None,
+            named[LABEL].column if LABEL in named else None,
+            tuple(
+                FieldColumn(
+                    field.name,
+                    field.kind,
+                    named[field.name].column,
+                    named[field.name].by_path,
+                    field.optional,
+                    field.encoding or "png",
+                    field.dtype,
+                    field.shape,
+                    field.classes,
+                )
+                for field in fields
+            ),
+        )
+    image = schema.image
+    return PackOptions(
+        plan.format,
+        None if image is None else image.store,
+        schema.labels,
+        columns=columns,
+        classes=schema.classes,
+        seed=plan.seed,
+    )

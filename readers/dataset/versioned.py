@@ -1,0 +1,170 @@
+"""The samples of a dataset of versions: those of its segments, one after the other, without the rows that were dropped.
+
+Does not import torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import override
+
+from packtrain._core.errors import UsageError
+from packtrain._core.files import NO_LOCKS
+from packtrain._core.index import ROWS_PER_BLOCK
+from packtrain._core.locks import Lock
+from packtrain._core.problems import reading
+from packtrain._core.schema import LABEL, Field, Schema
+from packtrain._core.versions import (
+    LAYERS,
+    Segment,
+    Version,
+    is_dropped,
+    layer_manifest,
+    segment_manifest,
+    version_path,
+)
+
+from .records import FieldRecords
+from .sound import Check
+from .store import Label, RecordStore
+
+
+class VersionLease:
+    """A reader's lock on a version: nothing of it is deleted while it is held, by this process or one forked from it.
+
+    It pickles as the version's number, and another process takes a lease of its own.
+
+    Args:
+        dataset: The dataset's folder.
+        number: Number of the version.
+
+    Raises:
+        UsageError: The version was dropped.
+        UnreadableFile: It cannot be opened.
+    """
+
+    def __init__(self, dataset: Path, number: int) -> None:
+        self._of: Final = (dataset, number)
+        path = version_path(dataset, number)
+        self._lock: Lock | None = None
+        with reading(path):
+            try:
+                # One that drops the version holds it alone, and marks it before long.
+                with suppress(BlockingIOError):
+                    self._lock = Lock(path, shared=True, wait=False, flags=os.O_RDONLY)
+            except OSError as error:
+                if error.errno not in NO_LOCKS:
+                    raise
+        if is_dropped(dataset, number):
+            raise UsageError(f"{dataset}: version {number} was dropped. `packtrain log` shows those that there are")
+
+    def __reduce__(self) -> tuple[type[VersionLease], tuple[Path, int]]:
+        return VersionLease, self._of
+
+
+class _AbsentColumns:
+    """The columns of a field that a segment lacks. They take no memory, however many rows there are."""
+
+    def __init__(self, field: Field, rows: int) -> None:
+        self.unchecked = bytearray(-(-rows // ROWS_PER_BLOCK))
+        self._arrays = {
+            name.removeprefix(field.prefix): np.broadcast_to(
+                np.array(-1 if name.endswith("length") else 0, dtype), rows
+            )
+            for name, dtype in field.columns().items()
+        } | {"shard": np.broadcast_to(np.array(0, "<u4"), rows)}
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return self._arrays[name]
+
+    def check(self, row: int) -> None:
+        """Does nothing: there is nothing to check."""
+
+    def field(self, name: str) -> _AbsentColumns:
+        """The same columns, for the only field that they are about."""
+        return self
+
+
+class SegmentStore(RecordStore):
+    """The records of a segment, by row and field, with those of its layers.
+
+    Args:
+        dataset: The dataset's folder.
+        version: The schema of the version; a field that the segment lacks is missing in all rows.
+        segment: The segment.
+        lease: A lease on the version.
+        io: See `RecordStore`.
+        check: See `RecordStore`.
+
+    Raises:
+        CorruptFile: A manifest or an index is damaged, or is not the one that the version names.
+        UnreadableFile: One cannot be read.
+    """
+
+    def __init__(
+        self, dataset: Path, schema: Schema, segment: Segment, lease: VersionLease, io: str, check: Check
+    ) -> None:
+        self._of: Final = (dataset, schema, segment, lease, io, check)
+        super().__init__(segment.folder(dataset), io=io, check=check, manifest=segment_manifest(dataset, segment))
+        self._layers: Final[dict[str, RecordStore]] = {}
+        for layer in segment.layers:
+            manifest = layer_manifest(dataset, segment, layer)
+            store = RecordStore(dataset / LAYERS / layer.name, io=io, check=check, manifest=manifest)
+            self._layers.update(dict.fromkeys(layer.fields, store))
+        own = {field.name: field for field in self.manifest.schema.fields}
+        own |= {name: store.schema[name] for name, store in self._layers.items() if name != LABEL}
+        fields = tuple(replace(own.get(field.name, field), optional=field.optional) for field in schema.fields)
+        self.schema = Schema(fields, schema.labels, schema.classes)
+        self._absent = frozenset(schema.names) - own.keys()
+        if (labels := self._layers.get(LABEL)) is not None:
+            self.identity = f"{self.identity}/{labels.identity}"
+
+    @override
+    def field(self, name: str) -> FieldRecords:
+        records = self._fields.get(name)
+        if records is None:
+            if name in self._layers:
+                records = self._layers[name].field(name)
+            elif name in self._absent:
+                columns = _AbsentColumns(self.schema[name], len(self))
+                records = FieldRecords(self.schema[name], columns, self._shards, self._faults, check=False)
+            else:
+                return super().field(name)
+            self._fields[name] = records
+        return records
+
+    @override
+    def labels(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        store = self._layers.get(LABEL)
+        if store is None:
+            return super().labels(rows)
+        store.check_rows(rows)
+        return store.labels(rows)
+
+    @override
+    def label(self, row: int) -> Label:
+        store = self._layers.get(LABEL)
+        return super().label(row) if store is None else store.label(row)
+
+    @override
+    def all_labels(self) -> npt.NDArray[Any]:
+        store = self._layers.get(LABEL)
+        return super().all_labels() if store is None else store.all_labels()
+
+    @override
+    def __reduce__(self) -> tuple[Callable[..., SegmentStore], tuple[Any, ...]]:
+        return SegmentStore, self._of
+
+
+def segment_stores(dataset: Path, version: Version, io: str, check: Check) -> list[SegmentStore]:
+    """The records of each segment of a version; raises what the class raises, and UsageError if it was dropped."""
+    lease = VersionLease(dataset, version.number)
+    return [SegmentStore(dataset, version.schema, segment, lease, io, check) for segment in version.segments]

@@ -1,0 +1,184 @@
+"""Laws of datasets that change: a version has what was put into it, for ever, and nothing that is there is written."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import pickle
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.support import FORMATS, encoded, flip, packed, picture, tree
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from packtrain import Loader, append, drop_rows, open_dataset
+from packtrain.errors import CorruptFile, UnsupportedVersion, UsageError
+from packtrain.transforms import CenterCrop
+
+Sample = tuple[bytes, int]
+
+
+class Images:
+    """Image files that differ, and lists of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._numbers = itertools.count()
+
+    def listed(self, count: int) -> tuple[Path, list[Sample]]:
+        """A list of new files, and what a dataset of it has to hold."""
+        samples, lines = list[Sample](), list[str]()
+        for number in itertools.islice(self._numbers, count):
+            data = encoded(picture(number, 16 + number % 3, 12))
+            (self._folder / f"{number}.jpg").write_bytes(data)
+            samples.append((data, number % 5))
+            lines.append(f"{number}.jpg {number % 5}")
+        listing = self._folder / f"list-{lines[0].split('.')[0]}.txt"
+        listing.write_text("\n".join(lines))
+        return listing, samples
+
+
+def held(dataset: Any) -> list[Sample]:
+    """What a dataset holds."""
+    return [(bytes(dataset.record(row)), dataset.label(row)) for row in range(len(dataset))]
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Images:
+    return Images(tmp_path)
+
+
+@pytest.fixture
+def changed(images: Images, tmp_path: Path) -> tuple[Path, list[Sample]]:
+    """A dataset of three segments, with dropped rows in two of them, and what it holds."""
+    first, samples = images.listed(7)
+    out = packed(first, tmp_path / "out", "tar")
+    for count in (3, 4):
+        listing, more = images.listed(count)
+        append(out, listing)
+        samples += more
+    dropped = {0, 3, 12}
+    drop_rows(out, dropped)
+    return out, [sample for row, sample in enumerate(samples) if row not in dropped]
+
+
+class Changes(RuleBasedStateMachine):
+    """Any changes one after the other, beside a list of what each version has to hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.images = Images(self.folder)
+        self.out = self.folder / "out"
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.folder)
+
+    @initialize(count=st.integers(1, 5), format=st.sampled_from(FORMATS))
+    def pack(self, count: int, format: str) -> None:
+        listing, samples = self.images.listed(count)
+        packed(listing, self.out, format)
+        self.versions, self.files = [samples], tree(self.out)
+
+    @rule(count=st.integers(1, 4))
+    def append(self, count: int) -> None:
+        listing, samples = self.images.listed(count)
+        report = append(self.out, listing)
+        self.versions.append(self.versions[-1] + samples)
+        assert (report.version, report.records, report.added) == (len(self.versions), len(self.versions[-1]), count)
+        assert append(self.out, listing).version == report.version, "a list was appended twice"
+
+    @precondition(lambda self: len(self.versions[-1]) > 1)
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        there = self.versions[-1]
+        rows = data.draw(st.sets(st.integers(0, len(there) - 1), min_size=1, max_size=len(there) - 1))
+        drop_rows(self.out, rows)
+        self.versions.append([sample for row, sample in enumerate(there) if row not in rows])
+
+    @invariant()
+    def each_version_is_what_it_was(self) -> None:
+        for number, samples in enumerate(self.versions, 1) if len(self.versions) > 1 else ():
+            assert held(open_dataset(self.out, version=number)) == samples
+        assert held(open_dataset(self.out)) == self.versions[-1]
+
+    @invariant()
+    def no_file_is_written_again(self) -> None:
+        now = tree(self.out)
+        assert {**now, **self.files, "manifest.json": now["manifest.json"]} == now
+        self.files = now
+
+
+TestChanges = Changes.TestCase
+TestChanges.settings = settings(max_examples=settings().max_examples, stateful_step_count=6, deadline=None)
+
+
+def test_old_readers_refuse_by_number(changed: tuple[Path, list[Sample]]) -> None:
+    body = json.loads((changed[0] / "manifest.json").read_bytes())
+    assert body["version"] == 3
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_another_process_reads_the_same(changed: tuple[Path, list[Sample]], method: str) -> None:
+    out, samples = changed
+    dataset = open_dataset(out)
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        assert pool.apply(held, (dataset,)) == samples
+
+
+def test_a_loader_gives_each_sample_once(changed: tuple[Path, list[Sample]]) -> None:
+    out, samples = changed
+    with Loader(open_dataset(out, [CenterCrop(8)]), 4, shuffle=True, num_workers=2, fields=["row"]) as loader:
+        rows = np.concatenate([batch[2] for batch in loader])
+    assert sorted(rows) == list(range(len(samples)))
+
+
+def test_a_version_that_is_open_stays(changed: tuple[Path, list[Sample]], images: Images) -> None:
+    out, samples = changed
+    dataset = open_dataset(out)
+    append(out, images.listed(2)[0])
+    drop_rows(out, [0])
+    assert held(dataset) == samples
+    assert held(pickle.loads(pickle.dumps(dataset))) == samples
+
+
+def test_an_append_writes_what_is_appended(changed: tuple[Path, list[Sample]], images: Images) -> None:
+    out, _ = changed
+    before = tree(out)
+    append(out, images.listed(1)[0])
+    added = {name: len(data) for name, data in tree(out).items() if name not in before}
+    assert all(name.startswith(("segments/", "versions/")) for name in added)
+    assert sum(added.values()) < 32 * 1024
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "base.json", "versions/00000004.json", "dropped", "segments"])
+def test_damage_is_named(changed: tuple[Path, list[Sample]], name: str) -> None:
+    out, _ = changed
+    path = out / name
+    if path.is_dir():
+        path = max(path.rglob("manifest.json" if name == "segments" else "*.npy"))
+    flip(path, path.stat().st_size // 2)
+    with pytest.raises((CorruptFile, UnsupportedVersion), match=path.name):
+        open_dataset(out)
+
+
+def test_what_cannot_be_is_refused(changed: tuple[Path, list[Sample]], images: Images, tmp_path: Path) -> None:
+    out, samples = changed
+    with pytest.raises(UsageError, match="no row would be left"):
+        drop_rows(out, range(len(samples)))
+    with pytest.raises(UsageError, match=f"rows 0 to {len(samples)} of a dataset of {len(samples)} rows"):
+        drop_rows(out, [0, len(samples)])
+    with pytest.raises(UsageError, match="version 9 does not exist; there are 1, 2, 3, 4"):
+        open_dataset(out, version=9)
+    listing, _ = images.listed(1)
+    with pytest.raises(UsageError, match="never been changed"):
+        open_dataset(packed(listing, tmp_path / "other", "tar"), version=1)
+    with pytest.raises(UnsupportedVersion, match="has versions"):
+        packed(listing, out, "tar")
