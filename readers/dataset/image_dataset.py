@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
@@ -21,6 +22,7 @@ from packtrain._core.arguments import checks_names, choice, flag, items, unexpec
 from packtrain._core.errors import DatasetError, StagingError, UsageError
 from packtrain._core.manifest import Manifest
 from packtrain._core.paths import is_url, local_path
+from packtrain._core.printable import printable
 from packtrain._core.schema import IMAGE, PAIR, Schema
 from packtrain._core.versions import Version, has_versions, load_version
 from packtrain._storage.location import remote_base
@@ -234,6 +236,15 @@ class ImageDataset(Dataset[Any]):
         paths = [repr(store.name) for store in self._samples.stores]
         more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
         return f"{type(self).__name__}({self._size()} of {', '.join(paths[:_SHOWN])}{more}, {self._transform_shown()})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows; whatever is wrong with the dataset, it is no error to look at it."""
+        from .thumbnails import html_of
+
+        try:
+            return html_of(self._samples, repr(self))
+        except Exception as error:
+            return f"<code>{escape(printable(f'{self!r}: {error}'))}</code>"
 
     def _size(self) -> str:
         classes = f", {len(self.classes)} classes" if self.classes is not None else ""

@@ -16,6 +16,8 @@ COMMANDS = [
     ["verify", ""],
     ["verify", "out", "--journal", ""],
     ["info", ""],
+    ["show", ""],
+    ["show", "out", "--out", ""],
     ["stage", ""],
     ["stage", "out", "--to", ""],
     ["staged", "list", "--to", ""],

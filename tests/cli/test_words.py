@@ -50,6 +50,7 @@ BEFORE: dict[tuple[str, ...], str] = {
     ("tune",): "{set}",
     ("append",): "{set} {list}",
     ("drop-rows",): "{set}",
+    ("show",): "{set} --out {out}.png",
 }
 WRONG = {
     "--labels": "--labels words",
@@ -90,7 +91,11 @@ def test_a_mistyped_command_gets_a_suggestion(run: Run, words: str, meant: str |
 
 @pytest.mark.parametrize("words", list(ALL), ids=" ".join)
 def test_a_mistyped_option_gets_a_suggestion(run: Run, words: tuple[str, ...]) -> None:
-    wrong, meant = ("--budgt", "--budget") if words == ("fill",) else ("--jsn", "--json")
+    others: dict[tuple[str, ...], tuple[str, str]] = {
+        ("fill",): ("--budgt", "--budget"),
+        ("show",): ("--sid", "--side"),
+    }
+    wrong, meant = others.get(words, ("--jsn", "--json"))
     done = run(*words, wrong)
     assert done.code == 2
     assert f"'{meant}'" in done.err.partition("ean")[2]

@@ -53,6 +53,7 @@ def command(line: str) -> str:
         ("from packtrain import stage", TENSORS | CONTAINERS | IMAGES | ARRAYS),
         (command("packtrain pack --help"), TENSORS | CONTAINERS),
         (command("pack --help"), TENSORS | CONTAINERS),
+        ("from packtrain._extras.looking import looker, sheet, terminal", TENSORS | CONTAINERS | IMAGES),
     ],
 )
 def test_loads_only_what_it_needs(code: str, barred: Collection[str]) -> None:

@@ -1,0 +1,1 @@
+"""Looking at a dataset: a sheet of pictures, in a file or in a terminal."""
