@@ -17,10 +17,10 @@ from packtrain._core.generations import generation_numbers
 from packtrain._core.launching import Launched
 from packtrain._core.printable import printable
 from packtrain._core.schema import IMAGE, LABEL, Schema
+from packtrain._packer.sample_values import Sample
 
 from .options import FillOptions
 from .process import start
-from .samples import Sample
 from .status import FillStatus, read_status
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from packtrain._core.options import FORMATS
 from packtrain._core.printable import printable
 from packtrain._core.sizes import size
 from packtrain._formats.writing import NewSample
+from packtrain._packer.samples import SampleEncoder
 
 from .cache_folder import check_folder, stray_warning
 from .options import FillOptions
 from .publisher import Publisher
-from .samples import SampleEncoder
 from .shard import FinishedShard, GrowingShard, stays_in_memory
 from .source_reader import Source, SourceReader
 from .space import Space

@@ -21,12 +21,13 @@ from packtrain._core.files import file_errors
 from packtrain._core.generations import LOG
 from packtrain._core.launching import Answer, Launched, NotBegun, launch
 from packtrain._core.printable import printable
+from packtrain._packer.user_code import described
 
 from .cache_folder import lock_cache, make_own_folder
 from .filler import fill
 from .options import FillOptions
 from .source_loading import PickledSource, load_source
-from .source_reader import Source, described
+from .source_reader import Source
 from .status import FillFigures, FillStatus, StatusFile, read_status
 
 _MOST_LOG: Final = 32 << 10

@@ -7,25 +7,24 @@ again and again, because nothing of a sample is needed when the next one is aske
 
 from __future__ import annotations
 
-import sysconfig
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple, Protocol, Self, cast, runtime_checkable
 
-import numpy as np
-
-from packtrain._core.errors import FillError, MissingDependency, PacktrainError, UsageError
+from packtrain._core.errors import FillError, MissingDependency, UsageError
 from packtrain._core.schema import Schema
 from packtrain._formats.writing import NewSample
+from packtrain._packer.sample_schemas import describe_schema, join_schemas, schema_of
+from packtrain._packer.sample_values import Sample, copied
+from packtrain._packer.samples import SampleEncoder
 from packtrain._packer.sources import Refused
+from packtrain._packer.user_code import with_line
 
 from .options import FillOptions
-from .samples import Sample, SampleEncoder, describe_schema, join_schemas, mapping_of, schema_of
 from .status import FillFigures
 
 Source = Callable[[], Iterable[Sample]]
@@ -144,10 +143,13 @@ class SourceReader:
             except Refused as refusal:
                 self._refuse(str(refusal))
                 continue
-            schema = found if schema is None else join_schemas(schema, found)
+            try:
+                schema = found if schema is None else join_schemas(schema, found)
+            except Refused as refusal:
+                raise FillError(str(refusal)) from refusal
             self._accept()
-            copied, count = _copied(sample)
-            self._first.append(copied)
+            kept, count = copied(sample)
+            self._first.append(kept)
             size += count
             if len(self._first) == _FIRST_SAMPLES or size >= self._most_first_bytes:
                 break
@@ -191,7 +193,7 @@ class SourceReader:
         self._figures.failures += 1
         if not self._accepted and isinstance(error, UsageError | MissingDependency):
             raise error
-        what = f"the source failed at {_ago(0)}, {_with_line(error)}"
+        what = f"the source failed at {_ago(0)}, {with_line(error, __file__)}"
         if not self._accepted and self._failures >= _FAILURES:
             raise FillError(f"{what}. It failed {self._failures} times, and never yielded a sample") from error
         self._report(f"{what}. It is called again after {self._pause:.1f} s")
@@ -310,37 +312,6 @@ def _close(samples: Iterator[Any] | None) -> None:
     if hasattr(samples, "close"):
         with suppress(BaseException):
             cast(Any, samples).close()
-
-
-def _copied(sample: Sample) -> tuple[Sample, int]:
-    """Copy a sample, which the source may change when it goes on. Also return its size in bytes, roughly."""
-    copied: dict[str, Any] = {}
-    size = 0
-    for name, value in mapping_of(sample).items():
-        if isinstance(value, bytearray | memoryview):
-            value = bytes(value)
-        elif hasattr(value, "__array__"):
-            value = np.array(value)
-        size += getattr(value, "nbytes", 0) or (len(value) if isinstance(value, str | bytes) else 0)
-        copied[name] = value
-    return copied, size
-
-
-def described(error: BaseException) -> str:
-    """Describe an error in a line."""
-    if isinstance(error, PacktrainError):
-        return str(error)
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-def _with_line(error: BaseException) -> str:
-    """Describe an error with the line of the user's code that raised it."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
-    paths = sysconfig.get_paths()
-    libraries = tuple(paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    own = [frame for frame in frames if not frame.filename.startswith(libraries)] or frames[:1]
-    where = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
-    return f"{described(error)}{where}"
 
 
 def _ago(seconds: float) -> str:

@@ -27,7 +27,7 @@ from packtrain._readers.dataset.store import RecordStore
 
 from .encoding import encode, encoded_image, encoded_mask, naming, record_encoder
 from .images import extension_of, store_image, store_pixels
-from .listing import Encoded, ListedSample, dataset_name
+from .listing import Encoded, EncodedSample, ListedSample, dataset_name
 from .lists.labels import stored_labels
 from .masks import Frame, StoredMask, store_indices, store_mask
 from .options import Columns, PackOptions
@@ -159,9 +159,9 @@ class StoredRecords:
         """Returns the path as it is: the file is not needed."""
         return path
 
-    def encode(self, schema: Schema, sample: ListedSample) -> tuple[Encoded | None, ...]:
+    def encode(self, schema: Schema, sample: ListedSample) -> EncodedSample:
         """See `Source`."""
-        return self.row(schema, self._row(sample))
+        return EncodedSample(sample.label, self.row(schema, self._row(sample)))
 
     def row(self, schema: Schema, row: int) -> tuple[Encoded | None, ...]:
         """The records of a row, in the order of the schema; raises what `encode` raises."""

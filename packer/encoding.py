@@ -17,7 +17,7 @@ from packtrain._core.paths import is_address
 from packtrain._core.schema import Field, Schema
 
 from .images import StoredImage, encoder, store_image
-from .listing import Encoded, ListedSample
+from .listing import Encoded, EncodedSample, ListedSample
 from .sources import Refused, read_source
 
 if TYPE_CHECKING:
@@ -59,14 +59,14 @@ class Files:
         """See `Source`."""
         return record_encoder(schema)
 
-    def encode(self, schema: Schema, sample: ListedSample) -> tuple[Encoded | None, ...]:
+    def encode(self, schema: Schema, sample: ListedSample) -> EncodedSample:
         """See `Source`."""
         records: list[Encoded | None] = []
         frame = None
         image, others = schema.image, schema.others
         if image is not None:
             store = _store(image)
-            stored = store_image(self._read(sample.path), store)
+            stored = store_image(self.read(sample.path), store)
             records.append(encoded_image(stored, store))
             frame = _frame(stored, store) if others else None
         for field, cell in zip(others, sample.cells, strict=True):
@@ -78,9 +78,9 @@ class Files:
             with naming(field, os.fsdecode(cell.content) if cell.by_path else None):
                 data = cell.content
                 if cell.by_path:
-                    data = self._read(os.fsdecode(data), may_be_empty=KINDS[field.kind].may_be_empty)
+                    data = self.read(os.fsdecode(data), may_be_empty=KINDS[field.kind].may_be_empty)
                 records.append(encode(field, data, by_path=cell.by_path, frame=frame))
-        return tuple(records)
+        return EncodedSample(sample.label, tuple(records))
 
     def keeps_sizes(self, schema: Schema) -> bool:
         """See `Source`."""
@@ -101,7 +101,8 @@ class Files:
         """See `Source`."""
         return f"{self.resolve(sample.path)} (line {sample.line})"
 
-    def _read(self, path: str, *, may_be_empty: bool = False) -> bytes:
+    def read(self, path: str, *, may_be_empty: bool = False) -> bytes:
+        """Reads the file that the list calls `path`; raises as `encode`."""
         path = self.resolve(path)
         read = read_source if self.objects is None or not is_address(path) else self.objects.read
         return read(path, may_be_empty=may_be_empty)

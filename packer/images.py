@@ -115,6 +115,19 @@ def store_pixels(
     return _converted(image, ImageHeader("npy", *size, orientation), [], options)
 
 
+def store_picture(image: Image, options: StoreOptions) -> StoredImage:
+    """Converts a PIL image to the image that is stored, as `store_pixels` does.
+
+    Raises:
+        Refused: Its pixels do not fit into 8 bits, or cannot be read, resized or encoded.
+        MemoryError: There is not enough memory for this image.
+        MissingDependency: A package that the store mode needs is not installed.
+    """
+    with whole_images_only(), faults_of_the_image("Pillow refuses it"):
+        loaded, orientation, remarks = _loaded(image, options.mode)
+    return _converted(loaded, ImageHeader("npy", *loaded.size, orientation), remarks, options)
+
+
 def extension_of(data: bytes) -> str:
     """The usual file extension of an encoded image, without the dot, by its first bytes.
 
@@ -263,17 +276,22 @@ def _decode(data: bytes, mode: str) -> _Source:
                 "PIL.Image.MAX_IMAGE_PIXELS and pack from Python"
             ) from error
         kind = image.format or ""
-        if reason := misfit(image):
-            raise Refused(reason)
-        # Load first. A TIFF file is turned upright while it loads. And getexif() loads a PNG file: if that fails, a
-        # second attempt to load the broken file would succeed.
-        image.load()
-        orientation = _orientation(image)
-        remarks = [PALETTE_REMARK] if mode == "L" and image.mode in _PALETTES else []
-        image = image.convert(mode)
+        image, orientation, remarks = _loaded(image, mode)
     return _Source(
         image, ImageHeader(_SUFFIXES.get(kind, kind.lower()), image.width, image.height, orientation), remarks
     )
+
+
+def _loaded(image: Image, mode: str) -> tuple[Image, int, list[str]]:
+    """Loads an image that was opened. Returns it in the wanted mode, its orientation, and remarks."""
+    if reason := misfit(image):
+        raise Refused(reason)
+    # Load first. A TIFF file is turned upright while it loads. And getexif() loads a PNG file: if that fails, a second
+    # attempt to load the broken file would succeed.
+    image.load()
+    orientation = _orientation(image)
+    remarks = [PALETTE_REMARK] if mode == "L" and image.mode in _PALETTES else []
+    return image.convert(mode), orientation, remarks
 
 
 def _pixels(data: bytes) -> bytes:

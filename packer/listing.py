@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Sequence, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -100,6 +101,18 @@ class Encoded(NamedTuple):
         return NewRecord(self.payload, self.extension, checksum, self.shape, header, self.frame)
 
 
+class EncodedSample(NamedTuple):
+    """A sample that has no place in a shard yet.
+
+    Attributes:
+        label: Its label; None if the dataset has no labels.
+        records: Its records in the order of the schema; None for a field that it is without.
+    """
+
+    label: StoredLabel
+    records: tuple[Encoded | None, ...]
+
+
 class Source(Protocol):
     """The content of samples. A source is sent to the workers, so it pickles."""
 
@@ -118,15 +131,12 @@ class Source(Protocol):
             content: False if only their sizes are asked for.
         """
 
-    def encode(self, schema: Schema, sample: ListedSample) -> tuple[Encoded | None, ...]:
+    def encode(self, schema: Schema, sample: ListedSample) -> EncodedSample:
         """Reads and converts all that belongs to a sample.
 
         Args:
             schema: What samples consist of.
             sample: What the list says about this one.
-
-        Returns:
-            The records in the order of the schema; None for a field that the sample is without.
 
         Raises:
             Refused: One of the fields cannot become a record; the message names it.
@@ -152,6 +162,21 @@ class Source(Protocol):
 
     def resolve(self, path: str) -> str:
         """Returns the path under which the file that the list calls `path` is found."""
+
+
+@runtime_checkable
+class Items(Sized, Protocol):
+    """Inputs: something with a length, and with items by number."""
+
+    def __getitem__(self, number: int, /) -> Any:
+        """Return the input of this number, from 0."""
+
+
+def is_items(source: object) -> TypeGuard[Items]:
+    """True for what has items by number; False for what can only be gone through once."""
+    # torch's iterable datasets inherit a method that gives no item.
+    data = sys.modules.get("torch.utils.data")
+    return isinstance(source, Items) and not (data is not None and isinstance(source, data.IterableDataset))
 
 
 class Listing(Protocol):

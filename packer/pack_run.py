@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +16,7 @@ from packtrain._core.manifest import Manifest
 from packtrain._storage.remote.urls import Url
 
 from .engine import Engine, run_tasks
-from .listing import Listing
+from .listing import Listing, Source
 from .markers import leave_failure, remove_ended, remove_packing
 from .notes import ListFacts, load_note, make_parts
 from .output import Output
@@ -27,14 +28,14 @@ CLUSTER: Final = "cluster"
 """The role of a cluster's tasks, see `ShardTask`: a machine that was taken for dead may still be at work on one."""
 
 
-def pack_elsewhere(task: ShardTask, report: Callable[[ShardProgress], None]) -> ShardProgress:
+def pack_elsewhere(source: Source, task: ShardTask, report: Callable[[ShardProgress], None]) -> ShardProgress:
     """Packs one shard like `pack_shard`, on a machine that may not be the one that made the plan.
 
     Raises:
         UsageError: This machine does not see the dataset's folder.
     """
     with task.output.arrive(task.plan.sha256) as output:
-        return pack_shard(replace(task, output=output), report)
+        return pack_shard(source, replace(task, output=output), report)
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,9 @@ class Run:
         run, function = (run_tasks, pack_shard) if self.engine is None else (self.engine, pack_elsewhere)
         workers = min(self.workers, len(missing))
         try:
-            with closing(run(function, self._tasks(missing), workers=workers, on_progress=advance)) as results:
+            # The source goes to each worker once, not with each task: it may hold millions of inputs.
+            bound = partial(function, self.images.source)
+            with closing(run(bound, self._tasks(missing), workers=workers, on_progress=advance)) as results:
                 for result in results:
                     advance(result)
                     remarks.update(result.remarks)
@@ -130,7 +133,6 @@ class Run:
                 plan.only(number),
                 number,
                 images.entries(plan.ordinals(number)),
-                images.source,
                 None if number else listed,
                 self._worker_role,
                 self.retry_rejects,

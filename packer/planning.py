@@ -59,16 +59,26 @@ def outline_plan(images: Listing, options: PackOptions, there: Plan | None = Non
         fields=fields,
         labels=images.labels,
         classes=images.classes,
-        columns=None if columns is None else tuple(_planned(columns)),
+        columns=planned_columns(columns),
         list_sha256=images.sha256,
         lines=images.lines,
         entries=len(images),
         seed=options.seed,
         shard_bytes=options.shard_size or (there.shard_bytes if there is not None else 0),
         encoder=images.source.encoder(Schema(fields, images.labels, images.classes)),
-        written_by=f"packtrain {metadata.version('packtrain')}",
+        written_by=written_by(),
         shards=(),
     )
+
+
+def written_by() -> str:
+    """This program and its version."""
+    return f"packtrain {metadata.version('packtrain')}"
+
+
+def planned_columns(columns: Columns | None) -> tuple[PlannedColumn, ...] | None:
+    """Returns the columns as a plan has them; None for those of a list of paths and labels."""
+    return None if columns is None else tuple(_planned(columns))
 
 
 def _planned(columns: Columns) -> Iterator[PlannedColumn]:
@@ -114,7 +124,7 @@ def _record_bytes(images: Listing, schema: Schema) -> int:
                 if kept:
                     sizes.append(reading.size(schema, entry))
                 else:
-                    records = reading.encode(schema, entry)
+                    records = reading.encode(schema, entry).records
                     sizes.append(sum(len(record.payload) for record in records if record is not None))
             except (OSError, Refused, RemoteError, MemoryError) as error:
                 if not failure:

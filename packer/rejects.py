@@ -22,6 +22,10 @@ from packtrain._core.typed import Mismatch, parse_json
 from .listing import Listing, Reject, where_looked
 
 _MOST_REJECT_BYTES: Final = 1 << 30
+_MEND: Final = (
+    "Finished shards are kept. Mend the files and pack again with --retry-rejects, or allow more with --max-rejects. "
+    "If the list changes, pack into another folder"
+)
 
 
 class RejectGuard:
@@ -31,12 +35,14 @@ class RejectGuard:
         limit: Number of lines that may be refused.
         lines: Number of lines in the list, for messages.
         images: The list, if it is at hand.
+        advice: What to do if there are too many.
     """
 
-    def __init__(self, limit: int, lines: int, images: Listing | None = None) -> None:
+    def __init__(self, limit: int, lines: int, images: Listing | None = None, *, advice: str = _MEND) -> None:
         self._limit = limit
         self._lines = lines
         self._images = images
+        self._advice = advice
         self._by_shard: dict[int, Sequence[Reject]] = {}
         self._total = 0
 
@@ -71,8 +77,7 @@ class RejectGuard:
         where = "".join(f"\n{folder}." for folder in islice(filter(None, looked), 1))
         raise TooManyRejects(
             f"{self.total} of {self._lines} lines refused, {self._limit} allowed ({summary}).{examples}{where}\n"
-            "Finished shards are kept. Mend the files and pack again with --retry-rejects, or allow more with "
-            "--max-rejects. If the list changes, pack into another folder"
+            f"{self._advice}"
         )
 
 

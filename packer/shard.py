@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
-
-from crc32c import crc32c
+from typing import Final
 
 from packtrain._codec.pillow import pixel_limit, set_pixel_limit
 from packtrain._core.errors import MissingDependency, RemoteError, ShardFailed, UnreadableFile
 from packtrain._core.files import (
-    checksum_file,
     file_errors,
-    fsync_file,
     fsync_folder,
-    publish,
     remove_temporaries,
-    temporary_path,
-    write_file,
 )
-from packtrain._core.manifest import MANIFEST, FileInfo, ShardInfo, holds
+from packtrain._core.manifest import MANIFEST, ShardInfo, holds
 from packtrain._core.problems import way_out
-from packtrain._core.processes import ProcessName
-from packtrain._formats.writing import NewSample, ShardWriter, WrittenShard, shard_writer
 
-from .columns import RowWriter, ShardColumns
 from .finished import require_as_merged
 from .listing import ListedSample, Reject, Source
 from .markers import marked
 from .notes import ListFacts, NoteFacts, ShardNote, load_note, note_path
 from .output import Output
 from .plan import Plan
+from .shard_file import ShardFile, new_shard
 from .sources import Refused
 
 _REPORT_SECONDS: Final = 0.2
@@ -51,7 +40,6 @@ class ShardTask:
         plan: Plan of the dataset.
         number: Number of the shard.
         entries: Lines of the shard, in place order.
-        source: Where the content of the samples comes from.
         listed: What there is to know of the list, for shard 0; None for the others.
         role: What the run calls itself among others that may work in the same folder at the same time, such as ``part
             3/16``; empty if there are none.
@@ -63,7 +51,6 @@ class ShardTask:
     plan: Plan
     number: int
     entries: tuple[ListedSample, ...]
-    source: Source
     listed: ListFacts | None = None
     role: str = ""
     retry_rejects: bool = False
@@ -101,8 +88,13 @@ class ShardProgress:
     remarks: Mapping[str, int] = field(default_factory=dict)
 
 
-def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> ShardProgress:
+def pack_shard(source: Source, task: ShardTask, report: Callable[[ShardProgress], None]) -> ShardProgress:
     """Packs one shard and leaves its note. Packing it again gives the same bytes.
+
+    Args:
+        source: Where the content of the samples comes from.
+        task: The shard.
+        report: Called with the progress.
 
     Raises:
         ShardFailed: A source file cannot be read, for a reason other than its content; or the shard cannot be written;
@@ -111,14 +103,14 @@ def pack_shard(task: ShardTask, report: Callable[[ShardProgress], None]) -> Shar
         OutputConflict: Another process has packed the shard with other bytes, and it was merged like that.
     """
     set_pixel_limit(task.pixel_limit)
-    _require_encoder(task)
+    _require_encoder(task, source)
     if not task.role:
         remove_temporaries(task.folder, task.name)
     if (done := _done_by_another(task)) is not None:
         return done
     with marked(task.output, task.name, task.role):
         try:
-            return _pack(task, report)
+            return _pack(task, source, report)
         except ShardFailed:
             # A merge that was complete without this shard's second copy has removed it.
             if (done := _done_by_another(task)) is not None:
@@ -150,43 +142,34 @@ def _done_by_another(task: ShardTask) -> ShardProgress | None:
     return None
 
 
-def _pack(task: ShardTask, report: Callable[[ShardProgress], None]) -> ShardProgress:
-    plan, final = task.plan, task.folder / task.name
-    temporary = temporary_path(final, ProcessName.mine())
-    with file_errors(task.folder, ShardFailed):
-        try:
-            # The free space that a message gives is measured before the file is removed.
-            with file_errors(task.folder, ShardFailed):
-                written = _write(task, shard_writer(plan.format)(temporary, plan.schema), report)
-                fsync_file(temporary)
-                checksum = checksum_file(temporary) if written.shard.crc32c is None else written.shard.crc32c
-                info = FileInfo(final.name, temporary.stat().st_size, checksum)
-                if (done := _done_by_another(task)) is not None:
-                    return done
-                _replace(task, temporary, info, written)
-        finally:
-            temporary.unlink(missing_ok=True)
-    return ShardProgress(task.number, len(task.entries), written.rejects, written.remarks)
+def _pack(task: ShardTask, source: Source, report: Callable[[ShardProgress], None]) -> ShardProgress:
+    plan = task.plan
+    with (
+        file_errors(task.folder, ShardFailed),
+        new_shard(task.folder / task.name, plan.format, plan.schema) as shard,
+        # The free space that a message gives is measured before the file is removed.
+        file_errors(task.folder, ShardFailed),
+    ):
+        _write(task, source, shard, report)
+        info = shard.finish()
+        if (done := _done_by_another(task)) is not None:
+            return done
+        _replace(task, shard, info)
+    return ShardProgress(task.number, len(task.entries), tuple(shard.rejects), dict(shard.remarks))
 
 
-def _replace(task: ShardTask, temporary: Path, info: FileInfo, written: _Written) -> None:
+def _replace(task: ShardTask, shard: ShardFile, info: ShardInfo) -> None:
     """Gives a shard and its sidecars their names, in the place of earlier ones, and leaves the note."""
-    plan, final = task.plan, task.folder / task.name
-    sidecars = {final.with_suffix(suffix): data for suffix, data in sorted(written.shard.sidecars.items())}
-    infos = tuple(FileInfo(path.name, len(data), crc32c(data)) for path, data in sidecars.items())
-    shard = ShardInfo(info.name, info.bytes, info.crc32c, len(written.columns), infos)
-    note = ShardNote(NoteFacts(plan.sha256, shard, written.rejects, task.listed), written.columns)
+    note = ShardNote(NoteFacts(task.plan.sha256, info, tuple(shard.rejects), task.listed), shard.columns)
     try:
         _remove_note(task)
-        for path, data in sidecars.items():
-            write_file(path, [data])
-        publish(temporary, final)
+        shard.publish()
         task.output.shard_done(note)
     except RemoteError as error:
         raise ShardFailed(str(error)) from error
     finally:
         # Also where this has failed, because a merge has removed the temporary, or the folder of notes.
-        require_as_merged(task.output, shard)
+        require_as_merged(task.output, info)
 
 
 def _remove_note(task: ShardTask) -> None:
@@ -197,54 +180,26 @@ def _remove_note(task: ShardTask) -> None:
         fsync_folder(path.parent)
 
 
-class _Written(NamedTuple):
-    """A complete shard, and what has become of the entries that are not in it.
-
-    Attributes:
-        shard: What its writer says of it.
-        columns: The columns of its samples.
-        rejects: The refused lines.
-        remarks: What the user should know, with the number of records it is about.
-    """
-
-    shard: WrittenShard
-    columns: ShardColumns
-    rejects: tuple[Reject, ...]
-    remarks: Mapping[str, int]
-
-
-def _write(task: ShardTask, writer: ShardWriter, report: Callable[[ShardProgress], None]) -> _Written:
-    """Adds every entry to the writer and closes it."""
-    schema = task.plan.schema
-    rows = RowWriter(writer, schema)
-    rejects: list[Reject] = []
-    remarks: Counter[str] = Counter()
+def _write(task: ShardTask, source: Source, shard: ShardFile, report: Callable[[ShardProgress], None]) -> None:
+    """Adds every entry to the shard, or to its refused lines."""
     # A rate is measured from here on.
     report(ShardProgress(task.number, 0, ()))
     reported = time.monotonic()
-    try:
-        with task.source.reading(task.entries) as source:
-            for done, entry in enumerate(task.entries, 1):
-                try:
-                    encoded = source.encode(schema, entry)
-                except Refused as refusal:
-                    rejects.append(Reject(entry.line, entry.path, str(refusal)))
-                except MissingDependency as error:
-                    raise MissingDependency(f"{source.where(entry)}: {error}") from error
-                except (OSError, UnreadableFile, RemoteError, MemoryError) as error:
-                    raise _not_the_files_fault(error, entry, source) from error
-                else:
-                    records = tuple(None if each is None else each.record(bare=writer.bare) for each in encoded)
-                    rows.add(NewSample(entry.line, entry.label, records), os.fsencode(entry.path))
-                    for each in encoded:
-                        if each is not None and each.remarks:
-                            remarks.update(each.remarks)
-                if time.monotonic() - reported > _REPORT_SECONDS:
-                    report(ShardProgress(task.number, done, tuple(rejects)))
-                    reported = time.monotonic()
-        return _Written(*rows.finish(), tuple(rejects), dict(remarks))
-    finally:
-        rows.close()
+    with source.reading(task.entries) as reading:
+        for done, entry in enumerate(task.entries, 1):
+            try:
+                encoded = reading.encode(task.plan.schema, entry)
+            except Refused as refusal:
+                shard.rejects.append(Reject(entry.line, entry.path, str(refusal)))
+            except MissingDependency as error:
+                raise MissingDependency(f"{reading.where(entry)}: {error}") from error
+            except (OSError, UnreadableFile, RemoteError, MemoryError) as error:
+                raise _not_the_files_fault(error, entry, reading) from error
+            else:
+                shard.add(entry.line, entry.path, encoded)
+            if time.monotonic() - reported > _REPORT_SECONDS:
+                report(ShardProgress(task.number, done, tuple(shard.rejects)))
+                reported = time.monotonic()
 
 
 def _not_the_files_fault(
@@ -263,8 +218,8 @@ def _not_the_files_fault(
     )
 
 
-def _require_encoder(task: ShardTask) -> None:
-    plan, here = task.plan, task.source.encoder(task.plan.schema)
+def _require_encoder(task: ShardTask, source: Source) -> None:
+    plan, here = task.plan, source.encoder(task.plan.schema)
     if here != plan.encoder:
         raise ShardFailed(
             f"the plan in {task.output.address} was made with {plan.encoder}, but this environment has {here}: the "

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as numpy_st
 
 from packtrain._codec.values import decode_value
-from packtrain._core.errors import FillError
 from packtrain._core.generations import CacheInfo, Generation
 from packtrain._core.options import FORMATS, LabelSpec
 from packtrain._core.schema import Field, Schema
 from packtrain._formats.writing import NewSample
-from packtrain._growing.samples import SampleEncoder, join_schemas, schema_of
 from packtrain._growing.shard import GrowingShard
+from packtrain._packer.sample_schemas import join_schemas, schema_of
+from packtrain._packer.samples import SampleEncoder
 from packtrain._packer.sources import Refused
 from packtrain._readers.dataset.cache_files import CacheFiles
 from packtrain._readers.dataset.growing import GenerationStore
@@ -314,7 +314,7 @@ def test_a_first_size_that_differs_becomes_free() -> None:
     ],
 )
 def test_samples_that_differ_have_no_form_in_common(one: Any, other: Any, names: str) -> None:
-    with pytest.raises(FillError, match=names):
+    with pytest.raises(Refused, match=names):
         join_schemas(schema_of(one), schema_of(other))
 
 

@@ -18,9 +18,10 @@ from packtrain._core.errors import FillError, MissingDependency, UsageError
 from packtrain._core.schema import Schema
 from packtrain._growing import source_reader as module
 from packtrain._growing.options import FillOptions
-from packtrain._growing.samples import SampleEncoder, schema_of
 from packtrain._growing.source_reader import SourceReader
 from packtrain._growing.status import FillFigures
+from packtrain._packer.sample_schemas import schema_of
+from packtrain._packer.samples import SampleEncoder
 
 OPTIONS = FillOptions(budget="64MiB", shard_size="1MiB")
 MANY = 200

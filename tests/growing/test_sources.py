@@ -29,8 +29,9 @@ from packtrain._core.installing import extra_command
 from packtrain._core.options import FORMATS
 from packtrain._core.schema import Schema
 from packtrain._growing.options import FillOptions
-from packtrain._growing.samples import SampleEncoder, schema_of
 from packtrain._growing.source_loading import load_source
+from packtrain._packer.sample_schemas import schema_of
+from packtrain._packer.samples import SampleEncoder
 from packtrain._readers.dataset.cache_files import CacheFiles
 from packtrain._readers.dataset.growing import GenerationStore
 from packtrain._readers.dataset.store import RecordStore

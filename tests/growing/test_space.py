@@ -21,10 +21,11 @@ from packtrain._core.errors import UsageError
 from packtrain._core.generations import CacheInfo
 from packtrain._growing.cache_folder import clear_up
 from packtrain._growing.options import FillOptions
-from packtrain._growing.samples import SampleEncoder, join_schemas, schema_of
 from packtrain._growing.shard import GrowingShard
 from packtrain._growing.space import Space
 from packtrain._growing.status import FillFigures
+from packtrain._packer.sample_schemas import join_schemas, schema_of
+from packtrain._packer.samples import SampleEncoder
 
 SIZES = st.one_of(st.integers(0, 40), st.integers(400, 600), st.integers(1900, 2100), st.integers(3900, 4300))
 

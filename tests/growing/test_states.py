@@ -32,8 +32,9 @@ from packtrain._growing import filler as filler_module
 from packtrain._growing.cache_folder import lock_cache
 from packtrain._growing.filler import CacheWriter
 from packtrain._growing.options import FillOptions
-from packtrain._growing.samples import SampleEncoder, schema_of
 from packtrain._growing.status import FillFigures
+from packtrain._packer.sample_schemas import schema_of
+from packtrain._packer.samples import SampleEncoder
 from packtrain._readers.dataset.cache_files import CacheFiles
 from packtrain._readers.dataset.growing import GenerationStore, newest
 

@@ -33,8 +33,8 @@ from packtrain._core.options import LabelSpec
 from packtrain._core.schema import Field, Schema
 from packtrain._formats import container
 from packtrain._formats.writing import NewRecord, NewSample, shard_writer
-from packtrain._growing.samples import SampleEncoder
 from packtrain._growing.shard import GrowingShard
+from packtrain._packer.samples import SampleEncoder
 from packtrain._readers.dataset.cache_files import CacheFiles
 from packtrain._readers.dataset.growing import GrowingDataset, newest
 from packtrain._readers.dataset.image_dataset import PackedDataset

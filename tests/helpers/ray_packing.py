@@ -11,11 +11,12 @@ from collections.abc import Callable
 from helpers.ray_cluster import stay_on_loopback
 
 from packtrain._packer import shard
+from packtrain._packer.listing import Source
 from packtrain._packer.pack_run import pack_elsewhere
 from packtrain._packer.shard import ShardProgress, ShardTask
 
 
-def pack_slowly(task: ShardTask, report: Callable[[ShardProgress], None]) -> ShardProgress:
+def pack_slowly(source: Source, task: ShardTask, report: Callable[[ShardProgress], None]) -> ShardProgress:
     """Packs a shard, and pauses after each record."""
 
     def pause(progress: ShardProgress) -> None:
@@ -23,7 +24,7 @@ def pack_slowly(task: ShardTask, report: Callable[[ShardProgress], None]) -> Sha
         report(progress)
 
     shard._REPORT_SECONDS = -1.0  # type: ignore[misc]
-    return pack_elsewhere(task, pause)
+    return pack_elsewhere(source, task, pause)
 
 
 def main() -> None:

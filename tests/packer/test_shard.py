@@ -33,7 +33,11 @@ def task_in(folder: Path, listing: Path, options: PackOptions) -> ShardTask:
     assert len(plan.shards) == 1
     (folder / "parts").mkdir(parents=True)
     listed = ListFacts(images.duplicates, tuple(images.rejects))
-    return ShardTask(Output(folder), plan, 0, images.entries(plan.ordinals(0)), images.source, listed)
+    return ShardTask(Output(folder), plan, 0, images.entries(plan.ordinals(0)), listed)
+
+
+def pack_listed(listing: Path, task: ShardTask, report: Callable[[ShardProgress], None]) -> ShardProgress:
+    return pack_shard(read_list(listing, LabelSpec()).source, task, report)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +60,7 @@ def nothing(_: ShardProgress) -> None:
 class TestNote:
     def test_a_line_that_cannot_be_packed_is_in_the_note_and_in_the_result(self, listing: Path, tmp_path: Path) -> None:
         task = task_in(tmp_path, listing, PackOptions(store=StoreOptions("verbatim")))
-        done = pack_shard(task, nothing)
+        done = pack_listed(listing, task, nothing)
         note = load_note(tmp_path, task.plan, 0, Output(tmp_path).holds)
         assert note is not None
         assert done == ShardProgress(0, COUNT, note.rejects)
@@ -67,12 +71,12 @@ def test_packing_it_again_gives_the_same_bytes_and_leaves_nothing_behind(
     listing: Path, tmp_path: Path, format_name: str
 ) -> None:
     task = task_in(tmp_path, listing, PackOptions(format_name))
-    pack_shard(task, nothing)
+    pack_listed(listing, task, nothing)
     once = left(tmp_path)
     name = task.plan.shards[0].name
     assert set(once) == {name, f"parts/{name}.npz"} | ({"train-000000.idx"} if format_name == "tar" else set())
     (tmp_path / f".{name}.tmp-0123456789ab").write_bytes(b"what a killed packer leaves")
-    pack_shard(task, nothing)
+    pack_listed(listing, task, nothing)
     assert left(tmp_path) == once
 
 
@@ -80,7 +84,7 @@ def test_reports_count_the_lines_one_by_one(listing: Path, tmp_path: Path, monke
     monkeypatch.setattr("packtrain._packer.shard._REPORT_SECONDS", -1)
     reports: list[ShardProgress] = []
     task = task_in(tmp_path, listing, PackOptions(store=StoreOptions("verbatim"), seed=None))
-    pack_shard(task, reports.append)
+    pack_listed(listing, task, reports.append)
     assert [report.lines for report in reports] == list(range(COUNT + 1))
     assert [len(report.rejects) for report in reports] == [0, *(int(line >= BAD) for line in range(COUNT))]
 
@@ -91,7 +95,7 @@ def test_an_environment_with_other_libraries_is_refused_before_anything_is_writt
     task = task_in(tmp_path, listing, PackOptions(store=StoreOptions("jpeg")))
     other = replace(task, plan=replace(task.plan, encoder="Pillow 1.0"))
     with pytest.raises(ShardFailed, match=r"made with Pillow 1\.0, but this environment has .*transcoder"):
-        pack_shard(other, nothing)
+        pack_listed(listing, other, nothing)
     assert left(tmp_path) == {}
 
 
@@ -102,9 +106,9 @@ def test_a_writer_that_fails_leaves_no_file(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     task = task_in(tmp_path, listing, PackOptions(format_name, StoreOptions("verbatim")))
-    monkeypatch.setattr("packtrain._packer.shard.fsync_file", fail)
+    monkeypatch.setattr("packtrain._packer.shard_file.fsync_file", fail)
     with pytest.raises(ShardFailed, match=r"cannot write to .*Input/output error"):
-        pack_shard(task, nothing)
+        pack_listed(listing, task, nothing)
     assert left(tmp_path) == {}
 
 
@@ -123,10 +127,10 @@ def test_the_free_space_in_a_message_is_that_of_the_moment_when_it_was_short(
         return "5 MiB"
 
     task = task_in(tmp_path, listing, PackOptions(format_name, StoreOptions("verbatim")))
-    monkeypatch.setattr("packtrain._packer.shard.fsync_file", fail)
+    monkeypatch.setattr("packtrain._packer.shard_file.fsync_file", fail)
     monkeypatch.setattr("packtrain._core.files._free_space", free_space)
     with pytest.raises(NoSpace, match=r"no space left for .* 5 MiB free"):
-        pack_shard(task, nothing)
+        pack_listed(listing, task, nothing)
     assert there == [True]
     assert left(tmp_path) == {}
 
@@ -184,11 +188,11 @@ def test_refused_lines_are_not_packed_again_into_a_dataset_that_was_merged_meanw
 ) -> None:
     """And nobody is told that they were."""
     task = task_in(tmp_path, listing, PackOptions(store=StoreOptions("verbatim")))
-    pack_shard(task, nothing)
+    pack_listed(listing, task, nothing)
     (tmp_path / "manifest.json").touch()
     before = left(tmp_path)
     note_path(tmp_path, task.name).unlink()
-    assert pack_shard(replace(task, role="cluster"), nothing).lines == COUNT
+    assert pack_listed(listing, replace(task, role="cluster"), nothing).lines == COUNT
     with pytest.raises(ShardFailed, match="was merged while refused lines were packed again"):
-        pack_shard(replace(task, role="cluster", retry_rejects=True), nothing)
+        pack_listed(listing, replace(task, role="cluster", retry_rejects=True), nothing)
     assert left(tmp_path) == {name: data for name, data in before.items() if not name.endswith(".npz")}
