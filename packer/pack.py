@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from packtrain._core.arguments import checks_names, flag, function, instance, whole
+from packtrain._core.arguments import checks_names, flag, instance, whole
+from packtrain._core.arguments import function as require_function
 from packtrain._core.errors import TooManyRejects, UsageError
 from packtrain._core.files import (
     file_errors,
@@ -24,7 +26,7 @@ from packtrain._storage.remote.urls import Url, place_of
 from .engine import Engine
 from .fetching import fetched_list
 from .finished import reopen, require_as_merged
-from .listing import Listing
+from .listing import Items, Listing, is_items
 from .lists.folder import doubt_classes
 from .lists.reader import read_list
 from .merge import finish, merge_notes, remove_leftovers
@@ -37,14 +39,16 @@ from .parts import Part
 from .plan import Plan
 from .planning import outline_plan, plan_shards
 from .rejects import RejectGuard
+from .user_code import require_sendable
 
 
 @checks_names(options=PackOptions)
 def pack(
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | Items | Iterable[Any],
     out: str | os.PathLike[str],
     options: PackOptions | None = None,
     *,
+    function: Callable[[Any], Any] | None = None,
     num_workers: int | None = None,
     max_rejects: str | int = "0.1%",
     retry_rejects: bool = False,
@@ -54,12 +58,13 @@ def pack(
     on_progress: Callable[[PackProgress], None] | None = None,
     on_warning: Callable[[str], None] | None = None,
 ) -> PackReport:
-    """Packs a list of images, an image folder, or another dataset, into a dataset.
+    """Packs a list of images, an image folder, another dataset, or samples that Python code makes, into a dataset.
 
     The rows of a dataset keep their lines, paths, labels and classes; its container and how it stores pixels stay as
     well, unless the options say otherwise. What is to be stored as it is, is copied; all else is decoded.
 
-    If a run stops for any reason, even a crash, the same call continues where it stopped and gives the same bytes.
+    If a run stops for any reason, even a crash, the same call continues where it stopped and gives the same bytes; but
+    samples that come one by one, from an iterator, are packed in one go or not at all.
 
     Several machines that share `out` can each pack a part at the same time. Each shard belongs to one part of N, so N
     may be another one when the same call is repeated; the same part may even run twice. `packtrain.pack_status` says
@@ -68,11 +73,16 @@ def pack(
     Args:
         source: The list (``path label`` on each line, or columns as in CSV files), a folder with one folder of images
             per class, or a folder with a dataset, packed or indexed. A list may be an address in an object store, such
-            as ``"s3://bucket/train.txt"``, and may name images there.
+            as ``"s3://bucket/train.txt"``, and may name images there. Or inputs, such as a list, an array or a
+            map-style dataset, whatever has a length and items by number: each row is a sample that `function` makes of
+            an input, or the input itself. Or any other iterable of samples, such as a generator. A sample is a dict of
+            a field's name and its value, or a pair of image and label.
         out: Folder of the dataset. It must be new, empty, or packed (completely or not) by the same plan. Inside an
             image folder, it is left out of what is packed. It may be an address in an object store, to which each shard
             goes as soon as it is finished, and the manifest last.
         options: What to store, and how; None for the defaults.
+        function: Makes a sample of an input, and the same one whenever it is called; None if the inputs are samples. An
+            input for which it raises is refused.
         num_workers: Number of worker processes. The default, 1, packs in the calling process and uses only one core;
             the command ``packtrain pack`` uses all available cores. Workers are spawned, so with more than one the
             calling script needs the usual ``if __name__ == "__main__"``. With an engine, how many shards are packed at
@@ -115,21 +125,34 @@ def pack(
     if part is not None and engine is not None:
         raise UsageError("a cluster packs all parts: leave out `part`, or `engine`")
     whole("num_workers", num_workers, 1)
-    function("on_progress", on_progress)
-    function("on_warning", on_warning)
+    require_function("on_progress", on_progress)
+    require_function("on_warning", on_warning)
+    require_function("function", function)
     flag("retry_rejects", retry_rejects)
     if retry_rejects and part is not None:
         # A merge reads notes of finished shards, and so may others; whoever replaces these must be alone.
         raise UsageError(
             "`retry_rejects` replaces finished shards, which a part cannot do beside others: leave out `part`"
         )
-    target, listed = place_of("out", out), place_of("source", source)
+    target, given = place_of("out", out), _given(source, function)
+    if not isinstance(given, Path | Url) and not is_items(given):
+        only = {"part": part, "engine": engine, "num_workers": num_workers > 1}
+        _require_stream(target, only | {"retry_rejects": retry_rejects, "spool": spool})
+        from .stream import Stream  # slow: not on the way to the first record of a list
+
+        return Stream(given, function, options, max_rejects, on_progress).pack(Path(target))
     if engine is not None:
-        target, listed, options = _seen_from_elsewhere(target, listed, options)
+        target, given, options = _seen_from_elsewhere(target, given, options)
     with output_at(target, spool) as output:
         with file_errors(output.folder):
             require_usable(output.folder)
-        with open_listing(listed, output.folder, output.address, options, on_warning) as (images, options, before):
+        with open_listing(given, output.folder, output.address, options, on_warning, function) as (
+            images,
+            options,
+            before,
+        ):
+            if num_workers > 1:
+                require_sendable(images.source, elsewhere=engine is not None)
             guard = _guard(images, max_rejects, before)
             with file_errors(output.folder):
                 plan = _prepare(images, output, options, guard)
@@ -138,6 +161,49 @@ def pack(
                 run = Run(output, plan, images, numbers, guard, num_workers, engine, role, retry_rejects, on_progress)
                 with locked(output.folder / PLAN, shared=part is not None):
                     return _pack_all(run) if part is None else _pack_part(run, str(part))
+
+
+def _given(source: Any, function: Callable[[Any], Any] | None) -> Any:
+    """Returns where a list or a dataset lies, or inputs and samples as they are.
+
+    Raises:
+        UsageError: It is none of these, or there is a function for what takes none.
+    """
+    if isinstance(source, str | os.PathLike) or not (isinstance(source, Iterable) or hasattr(source, "__getitem__")):
+        place = place_of("source", source)
+        if function is not None:
+            raise UsageError(
+                f"`function` makes samples of inputs, and {place} is a list or a folder: give the inputs themselves, "
+                "such as the lines of the list"
+            )
+        return place
+    if isinstance(source, bytes | bytearray | memoryview | Mapping):
+        raise UsageError(
+            f"source is an object of type {type(source).__name__}: expected a path, or samples, such as a list of dicts"
+        )
+    return source
+
+
+def _require_stream(out: Path | Url, only: Mapping[str, object]) -> None:
+    """Refuses what cannot be done with samples that come one by one.
+
+    Args:
+        out: Where the dataset is to lie.
+        only: The arguments that are for lists and inputs, by name.
+
+    Raises:
+        UsageError: One of them is given.
+    """
+    if isinstance(out, Url):
+        raise UsageError(
+            f"{out}: samples that come one by one are packed into a folder of this machine. Pack into one, and then "
+            f"pack that folder to the address: pack(folder, {str(out)!r})"
+        )
+    for name in (name for name, value in only.items() if value):
+        raise UsageError(
+            f"`{name}`: samples that come one by one, as from a generator, have one reader and are packed in one go. "
+            "Leave it out; or give inputs, such as a list, and a `function` that makes a sample of each"
+        )
 
 
 def pack_listing(
@@ -165,21 +231,28 @@ def _guard(images: Listing, max_rejects: str | int, before: int) -> RejectGuard:
 
 @contextmanager
 def open_listing(
-    source: Path | Url,
+    source: Path | Url | Items,
     out: Path,
     address: Path | Url,
     options: PackOptions,
     on_warning: Callable[[str], None] | None = None,
+    function: Callable[[Any], Any] | None = None,
 ) -> Iterator[tuple[Listing, PackOptions, int]]:
     """Gives what is to be packed, whatever it is, the options for it, and how many rejects have been allowed before.
 
     Args:
-        source: The list, the image folder or the dataset.
+        source: The list, the image folder or the dataset; or inputs.
         out: Folder that is left out of an image folder.
         address: What messages call it.
         options: What is asked for.
         on_warning: See `pack`.
+        function: Makes a sample of an input, see `pack`.
     """
+    if not isinstance(source, Path | Url):
+        from .inputs import Inputs  # slow: not on the way to the first record of a list
+
+        yield Inputs(source, function, options), options, 0
+        return
     if isinstance(source, Path) and is_dataset(source):
         from .dataset_rows import dataset_rows  # slow: not on the way to the first record of a list
 
@@ -203,13 +276,11 @@ def open_listing(
         yield images, options, 0
 
 
-def _seen_from_elsewhere(
-    out: Path | Url, source: Path | Url, options: PackOptions
-) -> tuple[Path | Url, Path | Url, PackOptions]:
+def _seen_from_elsewhere(out: Path | Url, source: Any, options: PackOptions) -> tuple[Path | Url, Any, PackOptions]:
     """The same places for processes that have another working folder."""
     if isinstance(options.root, Path):
         options = replace(options, root=options.root.absolute())
-    return absolute(out), absolute(source), options
+    return absolute(out), absolute(source) if isinstance(source, Path | Url) else source, options
 
 
 def _prepare(images: Listing, output: Output, options: PackOptions, guard: RejectGuard) -> Plan:

@@ -13,7 +13,6 @@ import numpy as np
 from packtrain._codec.pillow import is_picture
 from packtrain._core.errors import UsageError
 from packtrain._core.options import LabelSpec, StoreOptions
-from packtrain._core.paths import local_path
 from packtrain._core.schema import IMAGE, LABEL, Field, Schema, check_array, image_field
 
 from .arrays import ArrayForm, array_form
@@ -165,7 +164,7 @@ def _field_in(column: FieldColumn, values: Sequence[Any], files: Files, store: S
             return Field(name, "image", optional, store=store)
         case "mask":
             dtype = dtype or ("<u2" if any(_is_wide(value, files) for value in found) else "|u1")
-            classes = None if column.classes is None else read_class_names(local_path(column.classes))
+            classes = None if column.classes is None else read_class_names(column.classes)
             return Field(name, "mask", optional, encoding=column.encoding, dtype=dtype, classes=classes)
         case "array":
             shape = column.shape
