@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from packtrain._growing.random_slices import RandomSlices as RandomSlices
     from packtrain._packer.changing import append as append
     from packtrain._packer.changing import drop_rows as drop_rows
+    from packtrain._packer.export.exporter import export as export
     from packtrain._packer.foreign.indexer import index_shards as index_shards
     from packtrain._packer.merge import merge as merge
     from packtrain._packer.options import Columns as Columns
@@ -64,6 +65,7 @@ _HOMES = {
     "_growing.random_slices": ("RandomSlices",),
     "_growing.cache": ("GrowingCache",),
     "_packer.changing": ("append", "drop_rows"),
+    "_packer.export.exporter": ("export",),
     "_packer.foreign.indexer": ("index_shards",),
     "_packer.merge": ("merge",),
     "_packer.options": ("Columns", "FieldColumn", "PackOptions"),

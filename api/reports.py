@@ -6,6 +6,8 @@ The functions that return them, or call a `progress` function with them, say wha
 from packtrain._extras.tune import TuneResult as TuneResult
 from packtrain._growing.status import FillStatus as FillStatus
 from packtrain._packer.changing import ChangeReport as ChangeReport
+from packtrain._packer.export.exporter import ExportProgress as ExportProgress
+from packtrain._packer.export.exporter import ExportReport as ExportReport
 from packtrain._packer.foreign.indexer import IndexedField as IndexedField
 from packtrain._packer.foreign.indexer import IndexProgress as IndexProgress
 from packtrain._packer.foreign.indexer import IndexReport as IndexReport

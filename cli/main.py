@@ -18,6 +18,7 @@ COMMANDS: Final = {
     "append": "Append samples to a dataset, as a new version.",
     "drop-rows": "Leave rows of a dataset out, in a new version.",
     "log": "Show the versions of a dataset.",
+    "export": "Write a dataset to image folders, WebDataset tars or Parquet files.",
     "verify": "Check everything in a dataset.",
     "info": "Show what is in a dataset.",
     "show": "Show rows of a dataset as pictures, in a file or in the terminal.",

@@ -28,7 +28,7 @@ from packtrain._storage.remote.urls import Url
 from .words import as_typed, command_of
 
 _LOG_SECONDS: Final = 10.0
-_CONTINUING: Final = ("pack", "merge", "index", "stage", "fill")
+_CONTINUING: Final = ("pack", "merge", "index", "export", "stage", "fill")
 """Commands that keep what they have done when they are stopped; `verify` does so with ``--journal``."""
 _ERASE: Final = "\r\x1b[K"
 

@@ -45,15 +45,24 @@ def dataset_rows(source: Path, out: Path, options: PackOptions) -> Iterator[tupl
         UsageError: `out` lies in the dataset, or the options do not fit it.
         DatasetError: It is no sound dataset.
     """
-    inside, around = Path(os.path.realpath(out)), Path(os.path.realpath(source))
-    if inside == around or around in inside.parents:
-        raise UsageError(f"{out} is the dataset that is to be packed, or inside it: choose another folder")
+    require_outside(source, out)
     usual = PackOptions()
     for name in _OF_LISTS:
         if getattr(options, name) != getattr(usual, name):
             raise UsageError(f"{source} is a dataset, which says what its rows are: leave out `{name}`")
     with RecordStore(source, io="pread") as store:
         yield DatasetRows(store, options.store), replace(options, format=options.format or store.manifest.format)
+
+
+def require_outside(source: Path, out: Path) -> None:
+    """Refuses to write into the dataset that is read.
+
+    Raises:
+        UsageError: `out` is the folder of the dataset, or inside it.
+    """
+    inside, around = Path(os.path.realpath(out)), Path(os.path.realpath(source))
+    if inside == around or around in inside.parents:
+        raise UsageError(f"{out} is the dataset that is to be read, or inside it: choose another folder")
 
 
 class DatasetRows:

@@ -146,7 +146,7 @@ def _stored(indices: Mask, field: Field) -> StoredMask:
     height, width = indices.shape
     if field.encoding == "raw":
         return StoredMask(np.ascontiguousarray(indices, field.dtype).tobytes(), width, height)
-    return StoredMask(_as_png(indices, field), width, height)
+    return StoredMask(mask_png(indices, field), width, height)
 
 
 def _turned(indices: Mask, orientation: int) -> Mask:
@@ -176,7 +176,8 @@ def _resized(indices: Mask, resize: ResizeRule | None) -> Mask:
     return indices if target == (width, height) else map_mask(indices, [Scale(target[0], target[1], _NEAREST)])
 
 
-def _as_png(indices: Mask, field: Field) -> bytes:
+def mask_png(indices: Mask, field: Field) -> bytes:
+    """Writes class indices, [height, width], as a PNG of the field's width."""
     encoded = io.BytesIO()
     require_pillow().fromarray(np.ascontiguousarray(indices, field.dtype)).save(encoded, "PNG")
     return encoded.getvalue()

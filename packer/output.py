@@ -165,11 +165,15 @@ def wait_for_notes(folder: Path, shards: Sequence[str]) -> None:
             os.listdir(note_path(folder, name).parent)
 
 
-def require_usable(folder: Path) -> None:
+def require_usable(folder: Path, plan: str = PLAN) -> None:
     """Refuses a folder in which something else lies.
 
+    Args:
+        folder: The folder.
+        plan: Name of the file by which packtrain knows what is its own.
+
     Raises:
-        OutputConflict: There is something in it that no packer left.
+        OutputConflict: There is something in it that packtrain did not leave.
     """
     if folder.is_symlink() and not folder.exists():
         raise OutputConflict(
@@ -180,8 +184,8 @@ def require_usable(folder: Path) -> None:
     if folder.is_dir():
         strangers = [path.name for path in folder.iterdir() if not is_temporary(path)]
         # Look for the plan last: a packer that starts at the same time writes its plan first.
-        if strangers and not (folder / PLAN).exists():
+        if strangers and not (folder / plan).exists():
             raise OutputConflict(
-                f"{folder} is not empty ({', '.join(sorted(strangers)[:3])}), and has no {PLAN} of packtrain's. Choose "
+                f"{folder} is not empty ({', '.join(sorted(strangers)[:3])}), and has no {plan} of packtrain's. Choose "
                 "a new or empty folder"
             )

@@ -1,4 +1,4 @@
-"""Parquet files, read with pyarrow, which is imported only here."""
+"""Lists that are Parquet files. pyarrow is imported only here."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ParquetRows:
     """
 
     def __init__(self, source: Path, columns: Columns) -> None:
-        pa, _ = _pyarrow()
+        pa, _ = require_pyarrow()
         with os.fdopen(open_regular(source), "rb") as file:
             self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             opened = _open(file, source.name)
@@ -106,7 +106,7 @@ def heads_of(source: Path) -> tuple[list[str], list[str]]:
         MissingDependency: pyarrow is not installed.
         ListError: The file is no Parquet file, or damaged.
     """
-    pa, _ = _pyarrow()
+    pa, _ = require_pyarrow()
     with os.fdopen(open_regular(source), "rb") as file:
         opened = _open(file, source.name)
         names = [str(name) for name in opened.schema_arrow.names]
@@ -119,19 +119,24 @@ def heads_of(source: Path) -> tuple[list[str], list[str]]:
         return names, [str(column[0].as_py()) for column in first.columns]
 
 
-def _pyarrow() -> tuple[Any, Any]:
+def require_pyarrow() -> tuple[Any, Any]:
+    """The modules `pyarrow` and `pyarrow.parquet`.
+
+    Raises:
+        MissingDependency: They cannot be imported.
+    """
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
         raise MissingDependency(
-            f"Parquet files are read with pyarrow, which cannot be imported ({error}): `{extra_command('parquet')}`"
+            f"Parquet files take pyarrow, which cannot be imported ({error}): `{extra_command('parquet')}`"
         ) from error
     return pyarrow, pyarrow.parquet
 
 
 def _open(file: BinaryIO, name: str) -> Any:
-    pa, parquet = _pyarrow()
+    pa, parquet = require_pyarrow()
     file.seek(0)
     try:
         return parquet.ParquetFile(file, memory_map=False, pre_buffer=False)
@@ -157,7 +162,7 @@ def _require_fitting(dtype: Any, column: str, kind: str) -> None:
 
 def _is(dtype: Any, *names: str) -> bool:
     """Check that a type is one of these, in the words of `pyarrow.types`."""
-    types = _pyarrow()[0].types
+    types = require_pyarrow()[0].types
     return any(getattr(types, f"is_{name}")(dtype) for name in names)
 
 

@@ -16,7 +16,7 @@ from typing_extensions import override
 from packtrain._codec.decoders import Decoder
 from packtrain._codec.decoders import decoder as find_decoder
 from packtrain._codec.stages import OTHER, TRANSFORM, OnStage, untimed
-from packtrain._core.arguments import function, items, unexpected
+from packtrain._core.arguments import function
 from packtrain._core.errors import DatasetError, UsageError
 from packtrain._core.schema import CROP, IMAGE, LABEL, Schema
 
@@ -27,6 +27,7 @@ from ..transforms.executors import Into
 from ..transforms.finisher import Finisher
 from ..transforms.pipeline import Pipeline, finishers_of
 from ..transforms.views import Views, composed
+from .chosen import chosen_rows
 from .images import StoredImages
 from .kept import KeptRows
 from .named import NamedSamples, checked_fields, checked_name
@@ -81,22 +82,7 @@ class Samples:
             IndexError: A row is outside.
             UsageError: `rows` are not whole numbers.
         """
-        expected = f"whole numbers, or a boolean for each of the {len(self)} rows"
-        try:
-            numbers = np.asarray(rows if hasattr(rows, "__array__") else items("rows", rows, expected))
-        except ValueError:
-            raise unexpected("rows", rows, expected) from None
-        if numbers.dtype == bool:
-            if numbers.shape != (len(self),):
-                raise IndexError(f"a mask of shape {numbers.shape} for a dataset of {len(self)} rows")
-            numbers = np.flatnonzero(numbers)
-        elif numbers.size and (numbers.ndim != 1 or numbers.dtype.kind not in "iu"):
-            raise unexpected("rows", rows, expected)
-        numbers = numbers.astype(np.int64)
-        if len(numbers) and not (-len(self) <= numbers.min() and numbers.max() < len(self)):
-            raise IndexError(f"rows {numbers.min()} to {numbers.max()} of a dataset of {len(self)} rows")
-        numbers[numbers < 0] += len(self)
-        return Samples((self,), numbers)
+        return Samples((self,), chosen_rows(rows, len(self)))
 
     def where(self, expression: str) -> Samples:
         """Those of these rows that a filter takes, in the same order; raises what `ImageDataset.where` raises."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 from abc import ABC, abstractmethod
@@ -367,6 +368,10 @@ class RecordStore(Store):
         records = self._fields.get(field)
         data = None if records is None else records.read(row)
         return super().record(row, field) if data is None else data
+
+    def sha256(self) -> str:
+        """Digest of all that says what the records are, in hexadecimal digits."""
+        return hashlib.sha256(self.manifest.dump()).hexdigest()
 
     @property
     @override

@@ -5,6 +5,7 @@ Does not import torch.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -140,6 +141,11 @@ class SegmentStore(RecordStore):
                 return super().field(name)
             self._fields[name] = records
         return records
+
+    @override
+    def sha256(self) -> str:
+        layers = [f"{name} {store.sha256()}" for name, store in self._layers.items()]
+        return hashlib.sha256("\n".join([super().sha256(), *layers]).encode()).hexdigest()
 
     @override
     def labels(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from helpers.fillers import cleared
 
-from packtrain._cli import index_cmd, main, pack_cmd, verify_cmd
+from packtrain._cli import export_cmd, index_cmd, main, pack_cmd, verify_cmd
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def on_terminal(*words: object) -> tuple[str, bytes]:
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs ``packtrain ARGUMENTS``, or ``pack ARGUMENTS``, in this process; with ``--workers``, also in others."""
     # To start workers takes longer than what these tests give them to do.
-    for command in (index_cmd, pack_cmd, verify_cmd):
+    for command in (export_cmd, index_cmd, pack_cmd, verify_cmd):
         monkeypatch.setattr(command, "available_cores", lambda: 1)
 
     def run(*arguments: object, program: str = "packtrain") -> Outcome:

@@ -44,6 +44,7 @@ FREE = [
 BEFORE: dict[tuple[str, ...], str] = {
     ("pack",): "{list} {out}",
     ("index",): "{tars} {out}",
+    ("export",): "{set} {out} --to folder",
     ("merge",): "{set}",
     ("stage",): "{set} --to {out}",
     ("fill",): "helpers.fillers:few {out} --budget 4MiB",
@@ -72,6 +73,7 @@ WRONG = {
 OTHERS = {
     ("index", "--mask"): "--mask seg",
     ("index", "--label"): "--label :",
+    ("export", "--budget"): "--stage {out} --budget ?",
 }
 COLUMNS = ("--image", "--label")
 """Only the list says whether there is such a column."""

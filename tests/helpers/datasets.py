@@ -113,7 +113,7 @@ def write_dataset(folder: Path, format: str, schema: Schema, values: Sequence[Ma
         format=format,
         fields=tuple(infos),
         labels=schema.labels,
-        classes=None,
+        classes=schema.classes,
         records=rows,
         lines=rows,
         rejects=0,

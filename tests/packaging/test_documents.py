@@ -156,7 +156,16 @@ def test_the_index_of_documents_is_complete() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["extras/dali", "extras/train_val", "growing", "readers/loader", "storage/remote", "storage/staging"]
+    "name",
+    [
+        "extras/dali",
+        "extras/train_val",
+        "growing",
+        "packer/export",
+        "readers/loader",
+        "storage/remote",
+        "storage/staging",
+    ],
 )
 def test_the_design_names_each_module(name: str) -> None:
     text = "\n".join(path.read_text() for path in ROOT.glob("docs/design*.md"))

@@ -1,0 +1,78 @@
+"""The records of fields as files that other programs read."""
+
+from __future__ import annotations
+
+import io
+from typing import NamedTuple
+
+import numpy as np
+
+from packtrain._codec.coefficients import as_image_file
+from packtrain._codec.decode import raw_pixels
+from packtrain._codec.pillow import require_pillow
+from packtrain._core.kinds import KINDS
+from packtrain._core.npy import npy_header
+from packtrain._readers.dataset.records import FieldRecords
+
+from ..images import extension_of
+from ..masks import mask_png
+from ..sources import Refused
+
+
+class FieldFile(NamedTuple):
+    """A field of a sample as a file.
+
+    Attributes:
+        data: Content of the file.
+        extension: Its extension, without the dot.
+    """
+
+    data: bytes | memoryview
+    extension: str
+
+
+def field_file(records: FieldRecords, row: int) -> FieldFile | None:
+    """A field of a row as a file; None if the row is without it.
+
+    Images and masks that are stored as files are these files, byte for byte, coefficients become a JPEG, and pixels a
+    PNG. Arrays become ``.npy`` files.
+
+    Raises:
+        CorruptRecord: The record is damaged.
+        MissingDependency: It takes Pillow, or the C extension.
+    """
+    field = records.field
+    record = records.read(row)
+    if record is None:
+        return None
+    match field.kind:
+        case "image":
+            return _image(records, row, record)
+        case "mask" if field.encoding == "raw":
+            values = records.value(row)
+            return FieldFile(mask_png(values, field), "png")
+        case "mask":
+            return FieldFile(record, "png")
+        case "array":
+            values = records.value(row)
+            header = npy_header(values.dtype.str, values.shape)
+            return FieldFile(header + np.ascontiguousarray(values).tobytes(), "npy")
+    extension = KINDS[field.kind].extension
+    assert extension is not None, "texts, JSON and bytes have an extension of their own"
+    return FieldFile(record, extension)
+
+
+def _image(records: FieldRecords, row: int, record: memoryview) -> FieldFile:
+    store = records.field.store
+    assert store is not None, "an image has store options"
+    try:
+        if not store.store_mode.is_raw:
+            data = bytes(as_image_file(record))
+            return FieldFile(data, extension_of(data))
+        width, height = records.size(row)
+        pixels = raw_pixels(record, height, width, store.channels)
+    except (Refused, ValueError) as error:
+        raise records.undecodable(row, error) from error
+    encoded = io.BytesIO()
+    require_pillow().frombytes(store.mode, (width, height), bytes(pixels)).save(encoded, "PNG")
+    return FieldFile(encoded.getvalue(), "png")
