@@ -50,6 +50,8 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         ("labels", str(manifest.labels)),
         ("written by", manifest.written_by),
     ]
+    if summary.version is not None:
+        facts.insert(1, ("version", f"{summary.version}, of {summary.segments} segment(s): see `packtrain log`"))
     if manifest.base is not None:
         facts.insert(3, ("base", f"{manifest.base} (the shards lie there)"))
     for field in manifest.schema.fields:

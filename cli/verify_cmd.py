@@ -15,7 +15,9 @@ from .paths import PATH, PATH_OR_URL
 _SHARDS: Final = (".tar", ".h5", ".mdb")
 
 
-def _remedy(shards: str, *, linked: bool, remote: bool) -> str:
+def _remedy(shards: str, *, linked: bool, remote: bool, changed: bool) -> str:
+    if changed:
+        return f"To mend {shards}, restore it from a sound copy, or leave the rows out: `packtrain drop-rows`"
     if remote:
         return f"To mend {shards}, upload it again from a sound copy, or remove it and run the same pack command again"
     copy = "A staged copy: `packtrain staged repair`"
@@ -41,6 +43,7 @@ def command(dataset: Path | str, decode: bool, workers: int | None, journal: Pat
 
     The exit code is 1 if something is damaged.
     """
+    from packtrain._core.versions import has_versions
     from packtrain._packer.verifier import VerifyProgress, verify
 
     with progress("verify", quiet=as_json) as show:
@@ -64,6 +67,8 @@ def command(dataset: Path | str, decode: bool, workers: int | None, journal: Pat
             f"{report.records:,} records in {report.shards} shard(s) checked{' and decoded' if report.decoded else ''}"
         )
         say(f"{dataset}: {checked}: {f'{len(report.problems)} problem(s)' if report.problems else 'no problems'}")
+        for orphan in report.orphans:
+            say(f"{orphan}: no version names it: it was left by a run that was stopped, or is being written")
         damaged = {problem.file for problem in report.problems if not problem.unreadable}
         if shards := sorted(file for file in damaged if file.endswith(_SHARDS)):
             say(
@@ -71,6 +76,7 @@ def command(dataset: Path | str, decode: bool, workers: int | None, journal: Pat
                     f"{', '.join(shards[:3])}{', ...' if shards[3:] else ''}",
                     linked=report.linked,
                     remote=isinstance(dataset, str),
+                    changed=isinstance(dataset, Path) and has_versions(dataset),
                 )
             )
     return 1 if report.problems else 0

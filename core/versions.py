@@ -48,7 +48,7 @@ CHANGES: Final = ("pack", "append", "add-field", "drop-rows", "relabel", "merge"
 _MARK: Final = ".dropped"
 _NAME: Final = re.compile(r"([0-9]{8}|[1-9][0-9]{8,18})\.json")
 _HEAD_BYTES: Final = 128
-_MOST_VERSION_BYTES: Final = 16 << 20
+MOST_VERSION_BYTES: Final = 16 << 20
 """Longer documents of versions are not read: one of 1,024 segments, each with ten layers, has 3 MB."""
 
 Identity = Annotated[str, Form("[0-9a-f]{32}", "32 hexadecimal digits")]
@@ -289,8 +289,13 @@ def is_dropped(folder: Path, number: int) -> bool:
     return os.path.lexists(version_path(folder, number).with_suffix(_MARK))
 
 
-def load_version(folder: Path, number: int | None = None) -> Version:
+def load_version(folder: Path, number: int | None = None, *, also_dropped: bool = False) -> Version:
     """Reads the document of a version; None: of the newest one.
+
+    Args:
+        folder: The dataset.
+        number: Its number.
+        also_dropped: True to read that of one that nobody may open any more.
 
     Raises:
         UsageError: There is no such version, or it was dropped; the message names those that there are.
@@ -298,15 +303,15 @@ def load_version(folder: Path, number: int | None = None) -> Version:
         CorruptFile: It is damaged, or is not a version of this dataset.
         UnreadableFile: It cannot be read.
     """
-    return _read_version(folder, number)[0]
+    return _read_version(folder, number, also_dropped=also_dropped)[0]
 
 
-def _read_version(folder: Path, number: int | None) -> tuple[Version, bytes]:
+def _read_version(folder: Path, number: int | None, *, also_dropped: bool = False) -> tuple[Version, bytes]:
     root, numbers = load_root(folder), version_numbers(folder)
     if not numbers:
         raise CorruptFile(f"{folder} has no version: {VERSIONS}/ is empty", file=VERSIONS)
     chosen = numbers[-1] if number is None else number
-    if chosen not in numbers or is_dropped(folder, chosen):
+    if chosen not in numbers or (is_dropped(folder, chosen) and not also_dropped):
         live = ", ".join(str(each) for each in numbers if not is_dropped(folder, each))
         what = "was dropped" if chosen in numbers else "does not exist"
         raise UsageError(f"{folder}: version {chosen} {what}; there are {live}. `packtrain log` shows them")
@@ -316,7 +321,7 @@ def _read_version(folder: Path, number: int | None) -> tuple[Version, bytes]:
 def _parsed(folder: Path, root: Root, number: int) -> tuple[Version, bytes]:
     path = version_path(folder, number)
     with reading(path, file=f"{VERSIONS}/{path.name}"):
-        data = read_regular(path, _MOST_VERSION_BYTES)
+        data = read_regular(path, MOST_VERSION_BYTES)
     version = parse_document(Version, read_document(data, path, newest=VERSION), path)
     try:
         version._check()

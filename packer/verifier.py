@@ -23,6 +23,7 @@ from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, Manifest, S
 from packtrain._core.opening import read_regular
 from packtrain._core.problems import reason
 from packtrain._core.typed import Mismatch, parse_json
+from packtrain._core.versions import has_versions
 from packtrain._storage.location import remote_base
 from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.remote.urls import Url, place_of
@@ -32,6 +33,7 @@ from packtrain._storage.staging.source import fetch_without_shards
 from .engine import run_tasks
 from .problem import Problem, check_file
 from .shard_check import CheckProgress, ShardCheck, ShardFindings, check_shard
+from .version_check import check_layer, check_versions, inside, live_versions, orphans, parts_of, seen_alone
 
 Parsed = TypeVar("Parsed")
 _MOST_BYTES: Final = 1 << 30
@@ -64,6 +66,7 @@ class VerifyReport:
         decoded: True if every image was decoded.
         problems: Everything that is wrong; empty if the dataset is sound.
         linked: True if the shards were written by others, and only indexed.
+        orphans: Of a dataset of versions, what none of them names: left by writers that were stopped, or being written.
     """
 
     dataset: Path | Url
@@ -72,6 +75,7 @@ class VerifyReport:
     decoded: bool
     problems: tuple[Problem, ...]
     linked: bool = False
+    orphans: tuple[str, ...] = ()
 
 
 @checks_names()
@@ -123,6 +127,8 @@ def verify(
             except CorruptFile as error:
                 return VerifyReport(dataset, 0, 0, False, (Problem(MANIFEST, str(error)),))
             return run.fetching(dataset, dataset, Path(name))
+    if has_versions(dataset):
+        return run.check_versions(dataset)
     # The lease keeps a staged copy from being evicted in the meantime.
     with lease_on(dataset) or nullcontext():
         url = _base(dataset)
@@ -179,6 +185,25 @@ class _Run:
         problems += self._check_shards(tasks, manifest, journal)
         records = sum(findings.records for findings in journal.findings.values())
         return VerifyReport(folder, records, count, self.decode_images, tuple(problems), linked)
+
+    def check_versions(self, folder: Path) -> VerifyReport:
+        """Check every version of a dataset that was changed, and each segment and layer once."""
+        versions, problems = live_versions(folder)
+        problems += check_versions(folder, versions)
+        records, shards, parts = 0, 0, parts_of(versions)
+        for part in parts:
+            with seen_alone(folder, part) as alone:
+                journal = None if self.journal is None else self.journal.with_name(f"{self.journal.name}.{alone.name}")
+                found = replace(self, journal=journal).check(alone)
+                problems += [
+                    inside(part, replace(each, message=each.message.replace(str(alone), str(folder))))
+                    for each in found.problems
+                ]
+            if part.layer is not None:
+                problems += check_layer(folder, part)
+            records, shards = records + found.records, shards + found.shards
+        left = tuple(orphans(folder, versions))
+        return VerifyReport(folder, records, shards, self.decode_images, tuple(problems), orphans=left)
 
     def _check_shards(self, tasks: Sequence[ShardCheck], manifest: Manifest, journal: Journal) -> list[Problem]:
         """Check shards. Returns the problems of all shards in the journal, in the order of the shards."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
@@ -17,9 +18,14 @@ from packtrain._core.errors import DatasetError
 from packtrain._core.index import Columns, Index
 from packtrain._core.manifest import Manifest
 from packtrain._core.schema import Field
+from packtrain._core.versions import has_versions, load_version
 from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.remote.urls import Url, place_of
 from packtrain._storage.staging.source import fetch_without_shards
+
+from .kept import KeptRows
+from .records import FieldColumns
+from .versioned import segment_stores
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,8 @@ class Summary:
         index_bytes: Size of the index in bytes.
         label_counts: Number of rows by label for scalar integer labels; None for other labels.
         fields: The fields by name, the image first.
+        version: Number of the newest version of a dataset that was changed; None if it never was.
+        segments: Number of its segments.
     """
 
     dataset: Path | Url
@@ -71,6 +79,8 @@ class Summary:
     index_bytes: int
     label_counts: dict[int, int] | None
     fields: dict[str, FieldSummary]
+    version: int | None = None
+    segments: int = 1
 
 
 def summarise(path: str | os.PathLike[str]) -> Summary:
@@ -93,28 +103,83 @@ def summarise(path: str | os.PathLike[str]) -> Summary:
 
 
 def _summarise(folder: Path) -> Summary:
+    if has_versions(folder):
+        return _summarise_version(folder)
     manifest = Manifest.load(folder)
     index = Index.of(folder, manifest)
     index.check_all()
-    labels = str(manifest.labels) == "int"
     return Summary(
         dataset=folder,
         manifest=manifest,
-        index_bytes=sum(column.bytes for column in manifest.columns),
-        label_counts=_counts(index["label"]) if labels else None,
-        fields={field.name: _summarise_field(field, index.field(field.name)) for field in manifest.schema.fields},
+        index_bytes=_index_bytes(manifest),
+        label_counts=_counts(index["label"]) if str(manifest.labels) == "int" else None,
+        fields={
+            field.name: _summarise_field(field, [(index.field(field.name), slice(None))])
+            for field in manifest.schema.fields
+        },
     )
 
 
-def _summarise_field(field: Field, columns: Columns) -> FieldSummary:
-    columns.check_all()
-    present = columns["length"] >= 0
+def _summarise_version(folder: Path) -> Summary:
+    """Summarise the newest version of a dataset that was changed; its manifest is put together of the segments'."""
+    version = load_version(folder)
+    stores = segment_stores(folder, version, "auto", True)
+    kept = [
+        slice(None) if segment.dropped is None else np.asarray(KeptRows(folder, segment))
+        for segment in version.segments
+    ]
+    manifests = [store.manifest for store in stores]
+    first = manifests[0]
+    together = replace(
+        first,
+        fields=version.fields,
+        labels=version.labels,
+        classes=version.classes,
+        records=version.records,
+        lines=sum(each.lines for each in manifests),
+        rejects=sum(each.rejects for each in manifests),
+        duplicates=sum(each.duplicates for each in manifests),
+        shards=tuple(shard for each in manifests for shard in each.shards),
+    )
+    counted = str(version.labels) == "int"
+    labels = [store.all_labels()[rows] for store, rows in zip(stores, kept, strict=True) if counted]
+    return Summary(
+        dataset=folder,
+        manifest=together,
+        index_bytes=sum(map(_index_bytes, manifests)),
+        label_counts=_counts(np.concatenate(labels)) if counted else None,
+        fields={
+            field.name: _summarise_field(
+                field, [(store.field(field.name).columns, rows) for store, rows in zip(stores, kept, strict=True)]
+            )
+            for field in version.schema.fields
+        },
+        version=version.number,
+        segments=len(version.segments),
+    )
+
+
+def _index_bytes(manifest: Manifest) -> int:
+    return sum(column.bytes for column in manifest.columns)
+
+
+def _summarise_field(field: Field, parts: Sequence[tuple[FieldColumns, Any]]) -> FieldSummary:
+    """Summarise a field of which each part has columns, and rows that count."""
+    for columns, _ in parts:
+        if isinstance(columns, Columns):
+            columns.check_all()
+
+    def column(name: str) -> npt.NDArray[Any]:
+        found = [columns[name][rows] for columns, rows in parts]
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    present = column("length") >= 0
     missing = len(present) - int(np.count_nonzero(present))
     if missing == len(present):
         return FieldSummary(field.kind, None, missing)
-    summary = FieldSummary(field.kind, _spread(columns["length"][present]), missing)
-    if "width" in columns:
-        width, height = columns["width"][present], columns["height"][present]
+    summary = FieldSummary(field.kind, _spread(column("length")[present]), missing)
+    if field.has_pixels:
+        width, height = column("width")[present], column("height")[present]
         commonest = sorted(_counts(width.astype(np.int64) << 32 | height).items(), key=lambda item: -item[1])[:5]
         summary = replace(
             summary,
@@ -122,8 +187,8 @@ def _summarise_field(field: Field, columns: Columns) -> FieldSummary:
             height=_spread(height),
             commonest_sizes=tuple((size >> 32, size & 0xFFFFFFFF, count) for size, count in commonest),
         )
-    if "orientation" in columns:
-        turned = _counts(columns["orientation"][present])
+    if field.kind == "image":
+        turned = _counts(column("orientation")[present])
         summary = replace(summary, orientations={value: count for value, count in turned.items() if value != 1})
     return summary
 

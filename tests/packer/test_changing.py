@@ -18,7 +18,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from packtrain import Loader, append, drop_rows, open_dataset
+from packtrain import Loader, append, drop_rows, open_dataset, verify
+from packtrain._readers.dataset.summary import summarise
 from packtrain.errors import CorruptFile, UnsupportedVersion, UsageError
 from packtrain.transforms import CenterCrop
 
@@ -167,6 +168,37 @@ def test_damage_is_named(changed: tuple[Path, list[Sample]], name: str) -> None:
     flip(path, path.stat().st_size // 2)
     with pytest.raises((CorruptFile, UnsupportedVersion), match=path.name):
         open_dataset(out)
+
+
+def test_verify_reads_every_segment_once(changed: tuple[Path, list[Sample]]) -> None:
+    out, _ = changed
+    assert (verify(out).records, verify(out).problems, len(verify(out).orphans)) == (14, (), 0)
+    (out / "segments" / "0123456789abcdef").mkdir()
+    shards = [out / "list-0-000000.tar", *out.glob("segments/*/*.tar")]
+    for shard in shards:
+        flip(shard, 600)
+    report = verify(out)
+    assert report.orphans == ("segments/0123456789abcdef",)
+    assert {problem.file for problem in report.problems} == {str(shard.relative_to(out)) for shard in shards}
+
+
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_verify_names_a_damaged_version(changed: tuple[Path, list[Sample]], number: int) -> None:
+    out, _ = changed
+    flip(out / f"versions/0000000{number}.json", 200)
+    assert [problem.file for problem in verify(out).problems] == [f"versions/0000000{number}.json"]
+
+
+def test_info_counts_what_the_newest_version_has(changed: tuple[Path, list[Sample]]) -> None:
+    out, samples = changed
+    summary = summarise(out)
+    labels = [label for _, label in samples]
+    assert (summary.version, summary.segments, summary.manifest.records) == (4, 3, len(samples))
+    assert summary.label_counts == {label: labels.count(label) for label in sorted(set(labels))}
+    sizes = sorted(len(data) for data, _ in samples)
+    bytes = summary.fields["image"].record_bytes
+    assert bytes is not None
+    assert (bytes.min, bytes.max) == (sizes[0], sizes[-1])
 
 
 def test_what_cannot_be_is_refused(changed: tuple[Path, list[Sample]], images: Images, tmp_path: Path) -> None:

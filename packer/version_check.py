@@ -1,0 +1,164 @@
+"""Checks a dataset of versions: its documents, every segment and layer once, and what no version names."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from packtrain._core.errors import DatasetError, UsageError
+from packtrain._core.index import Index
+from packtrain._core.manifest import INDEX, MANIFEST, VERSIONS
+from packtrain._core.opening import read_regular
+from packtrain._core.version_schema import MergedSchema, part_schemas
+from packtrain._core.versions import (
+    BASE,
+    BASE_MANIFEST,
+    DROPPED,
+    LAYERS,
+    MOST_VERSION_BYTES,
+    SEGMENTS,
+    Layer,
+    Segment,
+    Version,
+    is_dropped,
+    layer_manifest,
+    load_version,
+    segment_manifest,
+    version_numbers,
+    version_path,
+)
+from packtrain._readers.dataset.kept import dropped_rows
+
+from .problem import Problem
+
+
+@dataclass(frozen=True)
+class Part:
+    """A segment or a layer.
+
+    Attributes:
+        folder: Its folder, as seen from the dataset's.
+        segment: The segment, or the one that the layer belongs to.
+        layer: The layer; None for a segment.
+    """
+
+    folder: str
+    segment: Segment
+    layer: Layer | None = None
+
+
+def live_versions(folder: Path) -> tuple[list[Version], list[Problem]]:
+    """The versions that were not dropped, and what is wrong with the documents of any."""
+    versions, problems = list[Version](), list[Problem]()
+    before: str | None = None
+    for number in version_numbers(folder):
+        path = version_path(folder, number)
+        name = f"{VERSIONS}/{path.name}"
+        try:
+            data = read_regular(path, MOST_VERSION_BYTES)
+            version = load_version(folder, number, also_dropped=True)
+        except (DatasetError, OSError) as error:
+            problems.append(Problem(name, str(error)))
+            before = None
+            continue
+        if before is not None and version.parent != before:
+            problems.append(Problem(name, "names another version than the one before it as its parent"))
+        before = hashlib.sha256(data).hexdigest()
+        if not is_dropped(folder, number):
+            versions.append(version)
+    return versions, problems
+
+
+def parts_of(versions: list[Version]) -> list[Part]:
+    """Every segment and layer of these versions, once."""
+    parts: dict[str, Part] = {}
+    for version in versions:
+        for segment in version.segments:
+            place = "." if segment.name == BASE else f"{SEGMENTS}/{segment.name}"
+            parts.setdefault(place, Part(place, segment))
+            for layer in segment.layers:
+                parts.setdefault(f"{LAYERS}/{layer.name}", Part(f"{LAYERS}/{layer.name}", segment, layer))
+    return list(parts.values())
+
+
+def check_versions(folder: Path, versions: list[Version]) -> Iterator[Problem]:
+    """What is wrong with what versions say of their parts, apart from the content of these."""
+    checked = set[str]()
+    for version in versions:
+        name = f"{VERSIONS}/{version_path(folder, version.number).name}"
+        try:
+            merged = MergedSchema.of(part_schemas(folder, version))
+            if (merged.labels, merged.classes) != (version.labels, version.classes):
+                yield Problem(name, "labels or classes are not those of its segments")
+            if [field.name for field in merged.fields] != [field.name for field in version.fields]:
+                yield Problem(name, "its fields are not those of its segments")
+        except (DatasetError, UsageError) as error:
+            yield Problem(name, str(error))
+        for segment in version.segments:
+            if segment.dropped is not None and segment.dropped.name not in checked:
+                checked.add(segment.dropped.name)
+                try:
+                    dropped_rows(folder, segment.dropped, segment.records)
+                except DatasetError as error:
+                    yield Problem(f"{DROPPED}/{segment.dropped.name}.npy", str(error))
+
+
+def check_layer(folder: Path, part: Part) -> Iterator[Problem]:
+    """Compares the order of a layer with that of its segment."""
+    assert part.layer is not None, "a segment has no order but its own"
+    try:
+        theirs = Index.of(folder / part.folder, layer_manifest(folder, part.segment, part.layer))["by_place"]
+        ours = Index.of(part.segment.folder(folder), segment_manifest(folder, part.segment))["by_place"]
+    except DatasetError as error:
+        yield Problem(f"{part.folder}/{INDEX}", str(error))
+        return
+    if not np.array_equal(theirs, ours):
+        yield Problem(f"{part.folder}/{INDEX}/by_place.npy", "its records do not lie in the order of the segment's")
+
+
+def orphans(folder: Path, versions: list[Version]) -> list[str]:
+    """What no version names that was not dropped: left by writers that were stopped, or written at this moment."""
+    named = {part.folder for part in parts_of(versions)}
+    named |= {
+        f"{DROPPED}/{segment.dropped.name}.npy"
+        for version in versions
+        for segment in version.segments
+        if segment.dropped is not None
+    }
+    found = [
+        f"{place}/{entry}"
+        for place in (SEGMENTS, LAYERS, DROPPED)
+        if (folder / place).is_dir()
+        for entry in sorted(os.listdir(folder / place))
+    ]
+    return [each for each in found if each not in named]
+
+
+@contextmanager
+def seen_alone(folder: Path, part: Part) -> Iterator[Path]:
+    """Gives a folder in which a segment or layer is a dataset like any other.
+
+    That of the segment in the dataset's own folder is made of links, because its manifest has another name there.
+    """
+    if part.folder != ".":
+        yield folder / part.folder
+        return
+    with tempfile.TemporaryDirectory(prefix="packtrain-segment-") as name:
+        for entry in os.listdir(folder):
+            if entry not in (MANIFEST, VERSIONS, SEGMENTS, LAYERS, DROPPED):
+                Path(name, MANIFEST if entry == BASE_MANIFEST else entry).symlink_to(folder.absolute() / entry)
+        yield Path(name)
+
+
+def inside(part: Part, problem: Problem) -> Problem:
+    """A problem of a part, seen from the dataset."""
+    if part.folder == ".":
+        return replace(problem, file=BASE_MANIFEST) if problem.file == MANIFEST else problem
+    return replace(problem, file=f"{part.folder}/{problem.file}")

@@ -1,0 +1,98 @@
+"""A writer of a new version may be killed at any moment, or meet another one: nothing is lost, or there twice.
+
+Names, times and writers of versions are random, so what the versions hold is compared, and not their bytes.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+from pathlib import Path
+
+import pytest
+from helpers.faults.campaign import Campaign, Program
+from helpers.faults.harness import Action, FaultServer
+from helpers.support import encoded, packed, picture
+
+from packtrain import append, drop_rows, open_dataset, verify
+
+APPEND = """
+from packtrain import append
+append(args["OUT"], args["LIST"])
+"""
+DROP = """
+from packtrain import drop_rows
+drop_rows(args["OUT"], [1, 4])
+"""
+
+
+def listed(folder: Path, first: int, count: int) -> Path:
+    """A list of images with the labels `first`, `first` + 1 and so on, by which they are known."""
+    for number in range(first, first + count):
+        (folder / f"{number}.jpg").write_bytes(encoded(picture(number, 16, 12)))
+    listing = folder / f"{first}.txt"
+    listing.write_text("".join(f"{number}.jpg {number}\n" for number in range(first, first + count)))
+    return listing
+
+
+@pytest.fixture(params=["packed", "changed"])
+def before(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A dataset with the labels 0 to 5, as it was packed or changed since."""
+    out = packed(listed(tmp_path, 0, 4), tmp_path / "before", "tar")
+    if request.param == "changed":
+        append(out, listed(tmp_path, 4, 2))
+        return out
+    shutil.rmtree(out)
+    return packed(listed(tmp_path, 0, 6), out, "tar")
+
+
+def labels(out: Path) -> list[int]:
+    return [int(label) for label in open_dataset(out).targets]
+
+
+@pytest.mark.parametrize("code", [APPEND, DROP], ids=["append", "drop"])
+def test_killed_anywhere_and_run_again(
+    packer: FaultServer, before: Path, tmp_path: Path, memory_path: Path, campaign: Campaign, code: str
+) -> None:
+    out, more = memory_path / "out", listed(tmp_path, 10, 3)
+    program = Program(packer, code, {"OUT": str(out), "LIST": str(more)}, out).starting_from(before)
+    old = labels(before)
+    calls = program.undisturbed()
+    new = labels(out)
+    assert new == ([*old, 10, 11, 12] if code == APPEND else [0, 2, 3, 5])
+    for _ in campaign(program, calls, Action.KILL, Action.TEAR):
+        found = labels(out)
+        assert found in (old, new)
+        assert not verify(out).problems
+        # What is done is not done again.
+        if code == APPEND or found == old:
+            assert program.run().returncode == 0
+        assert labels(out) == new
+        assert not verify(out).problems
+
+
+def appended(out: str, listing: str) -> None:
+    append(out, listing)
+
+
+def test_several_append_at_the_same_time(before: Path, tmp_path: Path) -> None:
+    """Each has its own segment, and all are there, whoever comes first."""
+    writers, rounds = 3, 4
+    with multiprocessing.get_context("fork").Pool(writers) as pool:
+        for turn in range(rounds):
+            firsts = [100 * (turn + 1) + 10 * writer for writer in range(writers)]
+            pool.starmap(appended, [(str(before), str(listed(tmp_path, first, 2))) for first in firsts])
+    expected = [
+        100 * (turn + 1) + 10 * writer + each for turn in range(rounds) for writer in range(3) for each in (0, 1)
+    ]
+    assert sorted(labels(before)) == [0, 1, 2, 3, 4, 5, *expected]
+    assert not verify(before).orphans
+
+
+def test_rows_are_dropped_beside_an_append(before: Path, tmp_path: Path) -> None:
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        dropped = pool.apply_async(drop_rows, (str(before), [0, 5]))
+        more = pool.apply_async(appended, (str(before), str(listed(tmp_path, 50, 2))))
+        dropped.get()
+        more.get()
+    assert labels(before) == [1, 2, 3, 4, 50, 51]
