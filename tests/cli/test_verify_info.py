@@ -74,6 +74,7 @@ class TestVerify:
             "shards": report.shards,
             "decoded": False,
             "linked": False,
+            "orphans": [],
             "problems": [],
         }
 
