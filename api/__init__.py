@@ -19,6 +19,7 @@ from . import errors as errors
 if TYPE_CHECKING:
     from packtrain._core.options import LabelSpec as LabelSpec
     from packtrain._core.options import StoreOptions as StoreOptions
+    from packtrain._extras.report.dataset_report import dataset_report as dataset_report
     from packtrain._extras.train_val.imagenet import imagenet_loaders as imagenet_loaders
     from packtrain._extras.train_val.train_val import TrainVal as TrainVal
     from packtrain._extras.tune import TuneOptions as TuneOptions
@@ -74,6 +75,7 @@ _HOMES = {
     "_packer.parts": ("Part",),
     "_packer.status": ("pack_status",),
     "_packer.verifier": ("verify",),
+    "_extras.report.dataset_report": ("dataset_report",),
     "_extras.train_val.imagenet": ("imagenet_loaders",),
     "_extras.train_val.train_val": ("TrainVal",),
     "_readers.dataset.image_dataset": ("ImageDataset", "PackedDataset", "concat", "open_dataset"),

@@ -1,8 +1,15 @@
-"""Results and progress of packing, indexing, verifying, filling and tuning.
+"""Results and progress of packing, indexing, verifying, looking, filling and tuning.
 
 The functions that return them, or call a `progress` function with them, say what they mean.
 """
 
+from packtrain._extras.report.figures import AlikeGroup as AlikeGroup
+from packtrain._extras.report.figures import ChannelFigures as ChannelFigures
+from packtrain._extras.report.figures import DatasetReport as DatasetReport
+from packtrain._extras.report.figures import Histogram as Histogram
+from packtrain._extras.report.figures import Place as Place
+from packtrain._extras.report.figures import ReportProgress as ReportProgress
+from packtrain._extras.report.figures import Suspect as Suspect
 from packtrain._extras.tune import TuneResult as TuneResult
 from packtrain._growing.status import FillStatus as FillStatus
 from packtrain._packer.changing import ChangeReport as ChangeReport

@@ -32,6 +32,7 @@ BENCHMARKS: Final = (
     "stores",
     "webdataset",
     "indexing",
+    "report",
     "staging",
     "staging-store",
     "growing",

@@ -160,27 +160,31 @@ class RecordDecoder:
         row = encoded.width * channels
         return np.ndarray((high, wide, channels), np.uint8, pixels, top * row + left * channels, (row, channels, 1))
 
-    def rgb(self, encoded: EncodedImage, box: Box, on_stage: OnStage = untimed) -> npt.NDArray[np.uint8] | None:
-        """A rectangle of an image, uint8 [height, width, 3]: the pixels of `region` at scale 1 in mode RGB.
+    def rgb(
+        self, encoded: EncodedImage, box: Box, on_stage: OnStage = untimed, scale: int = 1
+    ) -> npt.NDArray[np.uint8] | None:
+        """A rectangle of an image, uint8 [height, width, 3]: the pixels of `region` in mode RGB.
 
         There may be other bytes between its rows. None if the record has to be decoded by `region`.
         """
         if self.store.mode != "RGB":
             return None
-        if encoded.part is not None and (found := encoded.part.cropped(box, 1)) is not None:
+        if encoded.part is not None and (found := encoded.part.cropped(box, scale)) is not None:
             return found
         if self.raw:
             return self.raw_pixels(encoded, box)
-        pixels = self.decoder.pixels(*self._source(encoded, box, on_stage))
+        data, inside = self._source(encoded, box, on_stage)
+        pixels = self.decoder.pixels(data, None if inside is None else shrunk(inside, scale), scale)
         on_stage(DECODE)
-        return pixels if pixels is not None and pixels.shape == (box.height, box.width, 3) else None
+        _, _, width, height = shrunk(box, scale)
+        return pixels if pixels is not None and pixels.shape == (height, width, 3) else None
 
     def with_part(self, encoded: EncodedImage, box: Box, scale: int = 1, on_stage: OnStage = untimed) -> EncodedImage:
         """Decodes a rectangle once, so that `region` and `rgb` find it, and all that lies in it, decoded.
 
         Takes and raises what `region` does.
         """
-        pixels = self.rgb(encoded, box, on_stage) if scale == 1 else None
+        pixels = self.rgb(encoded, box, on_stage, scale)
         if pixels is None:
             pixels = array_from_image(self.region(encoded, box, scale, on_stage))
             on_stage(DECODE)

@@ -52,7 +52,7 @@ class Decoder(ABC):
             Exception: Whatever Pillow raises on an image it refuses.
         """
 
-    def pixels(self, data: Encoded, box: Box | None = None) -> npt.NDArray[np.uint8] | None:
+    def pixels(self, data: Encoded, box: Box | None = None, scale: int = 1) -> npt.NDArray[np.uint8] | None:
         """Decode a rectangle of an image to the pixels that `decode` gives in mode RGB.
 
         Returns:

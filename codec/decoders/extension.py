@@ -56,10 +56,10 @@ class ExtensionDecoder(BackEnd):
         return image if mode == "RGB" else image.convert(mode)
 
     @override
-    def pixels(self, data: Encoded, box: Box | None = None) -> npt.NDArray[np.uint8] | None:
+    def pixels(self, data: Encoded, box: Box | None = None, scale: int = 1) -> npt.NDArray[np.uint8] | None:
         try:
-            box = box or Box(0, 0, *size_within_limit(data))
-            pixels, start, stride = _extension.decode(data, box, 3, 1)
+            box = box or Box(0, 0, *(-(-side // scale) for side in size_within_limit(data)))
+            pixels, start, stride = _extension.decode(data, box, 3, scale)
         except ValueError:
             return None
         return np.ndarray((box.height, box.width, 3), np.uint8, pixels, start, (stride, 3, 1))

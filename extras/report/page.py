@@ -1,0 +1,245 @@
+"""A report as one page of HTML: no scripts, nothing from a network, and every text of a stranger escaped."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from packtrain._core.errors import UsageError
+from packtrain._core.files import file_errors
+from packtrain._core.sizes import size
+
+from .charts import Bar, bars, columns, text
+from .figures import SUSPICIONS, AlikeGroup, DatasetReport, Histogram, Suspect
+
+_LABELS: Final = 30
+_GROUPS: Final = 50
+_PLACES: Final = 12
+_SUSPECTS: Final = 50
+_STYLE: Final = """
+:root{color-scheme:light dark;--ground:#fff;--ink:#1f2933;--soft:#52606d;--line:#d9dfe5;--bar:#7b93ab;--best:#d2691e}
+@media(prefers-color-scheme:dark){:root{--ground:#14181d;--ink:#e4e9ee;--soft:#9aa7b4;--line:#333c46;--bar:#6f8aa6;
+--best:#f0934a}}
+body{margin:0 auto;max-width:62rem;padding:1.5rem 1rem 4rem;background:var(--ground);color:var(--ink);
+font:16px/1.5 system-ui,sans-serif}
+h1{font-size:1.6rem;overflow-wrap:anywhere}h2{font-size:1.2rem;margin-top:2.5rem}
+p,figcaption{color:var(--soft)}figure{margin:1rem 0}svg{width:100%;max-width:38rem;height:auto;display:block}
+svg text{font-size:11px;fill:var(--ink)}svg line{stroke:var(--line)}.bar{fill:var(--bar)}.best{fill:var(--best)}
+dl{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.5rem,1fr));gap:.75rem;margin:1rem 0}
+dl div{border:1px solid var(--line);border-radius:.5rem;padding:.6rem .8rem}
+dt{color:var(--soft);font-size:.85rem}dd{margin:0;font-size:1.25rem;overflow-wrap:anywhere}
+.wide{overflow-x:auto}table{border-collapse:collapse;width:100%}
+th,td{text-align:left;vertical-align:top;padding:.35rem .6rem .35rem 0;border-bottom:1px solid var(--line);
+overflow-wrap:anywhere}th{color:var(--soft);font-weight:500;white-space:nowrap}ul{margin:0;padding-left:1.1rem}
+code{font-size:.9em;overflow-wrap:anywhere}
+"""
+
+
+def page_of(report: DatasetReport, charts: Iterable[str] = ()) -> str:
+    """Write the page of a report.
+
+    Args:
+        report: The report.
+        charts: What `chart_stats` and `chart_tune` have made.
+    """
+    title = f"{Path(report.dataset).name or report.dataset}: packtrain report"
+    sections = [
+        _facts(report),
+        *_labels(report),
+        *_sizes(report),
+        *_colours(report),
+        *_rejects(report),
+        *_alike(report),
+        *_suspects(report),
+        *charts,
+    ]
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none';style-src 'unsafe-inline'\">"
+        f"<title>{text(title)}</title><style>{_STYLE}</style></head>\n<body><h1>{text(report.dataset)}</h1>\n"
+        + "\n".join(sections)
+        + "\n</body></html>\n"
+    )
+
+
+def _facts(report: DatasetReport) -> str:
+    manifest, suspects = report.summary.manifest, len(report.suspects)
+    copies = sum(len(group.places) - 1 for group in report.exact)
+    facts = {
+        "images": f"{manifest.records:,}",
+        "classes": "-" if manifest.classes is None else f"{len(manifest.classes):,}",
+        "bytes": size(manifest.bytes),
+        "shards": f"{len(manifest.shards):,} ({manifest.format})",
+        "stored as": str(manifest.store.store),
+        "refused lines": f"{manifest.rejects:,}",
+        "exact copies": f"{copies:,}",
+        "groups that look alike": f"{len(report.near):,}",
+        "suspicious": f"{suspects:,}",
+    }
+    if report.against is not None:
+        facts[f"groups also in {Path(report.against).name}"] = f"{len(report.leaks):,}"
+    tiles = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in facts.items())
+    return f"<dl>{tiles}</dl><p>Written by {text(manifest.written_by)}.</p>"
+
+
+def _section(title: str, *content: str) -> str:
+    return f"<section><h2>{text(title)}</h2>{''.join(content)}</section>"
+
+
+def _labels(report: DatasetReport) -> Iterator[str]:
+    counts, classes = report.summary.label_counts, report.summary.manifest.classes
+    if not counts:
+        return
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    shown = ordered if len(ordered) <= _LABELS else ordered[: _LABELS // 2] + ordered[-_LABELS // 2 :]
+
+    def name(label: int) -> str:
+        return classes[label] if classes and 0 <= label < len(classes) else str(label)
+
+    note = f"{len(counts):,} labels, with {ordered[-1][1]:,} to {ordered[0][1]:,} images each."
+    if len(shown) < len(ordered):
+        note += f" The {_LABELS // 2} with the most and the {_LABELS // 2} with the fewest are shown."
+    rows = [Bar(name(label), count, f"{count:,}") for label, count in shown]
+    yield _section("Labels", f"<p>{note}</p>", bars("Images by label", rows))
+
+
+def _sizes(report: DatasetReport) -> Iterator[str]:
+    charts: list[tuple[str, Histogram | None, Callable[[float], str]]] = [
+        ("Longer side, in pixels", report.long_sides, lambda value: f"{value:,.0f}"),
+        ("Width over height", report.aspect_ratios, lambda value: f"{value:.2f}"),
+        ("Size of the stored image", report.record_bytes, lambda value: size(round(value))),
+    ]
+    drawn = [columns(title, found, map(shown, found.edges)) for title, found, shown in charts if found is not None]
+    if drawn:
+        yield _section("Sizes", *drawn)
+
+
+def _colours(report: DatasetReport) -> Iterator[str]:
+    found = report.channels
+    if found is None:
+        return
+    mean, std = (", ".join(f"{value:.4f}" for value in values) for values in (found.mean, found.std))
+    yield _section(
+        "Colours",
+        f"<p>Of {found.images:,} images, evenly spread over the dataset and decoded at full size; "
+        "each counts the same.</p>",
+        _table(
+            ("", "red, green, blue" if len(found.mean) > 1 else "grey"), [("mean", mean), ("standard deviation", std)]
+        ),
+    )
+
+
+def _rejects(report: DatasetReport) -> Iterator[str]:
+    if report.reject_reasons:
+        rows = [(f"{count:,}", reason) for reason, count in report.reject_reasons.items()]
+        yield _section(
+            "Refused lines", _table(("lines", "reason"), rows[:_SUSPECTS]), _more(rows[_SUSPECTS:], "reasons")
+        )
+
+
+def _alike(report: DatasetReport) -> Iterator[str]:
+    if report.against is not None:
+        yield _groups(f"Also in {report.against}", report.leaks, "No image of the other dataset looks like one here.")
+    yield _groups("Exact copies", report.exact, "No two images have the same bytes.")
+    note = (
+        "So many images look alike that they were not compared with each other."
+        if report.compared_bits is None
+        else f"All pairs whose perceptual hashes differ in at most {report.compared_bits} of 64 bits were compared."
+    )
+    yield _groups("Images that look alike", report.near, f"None was found. {note}", note)
+
+
+def _groups(title: str, groups: Sequence[AlikeGroup], none: str, note: str = "") -> str:
+    if not groups:
+        return _section(title, f"<p>{text(none)}</p>")
+    rows = []
+    for group in groups[:_GROUPS]:
+        names = [f"{place.dataset}: row {place.row}, {place.path}" for place in group.places[:_PLACES]]
+        more = [f"and {len(group.places) - _PLACES:,} more"] if len(group.places) > _PLACES else []
+        rows.append(("the same bytes" if group.exact else "alike", [*names, *more]))
+    return _section(
+        title, f"<p>{text(note)}</p>" if note else "", _table(("", "images"), rows), _more(groups[_GROUPS:], "groups")
+    )
+
+
+def _suspects(report: DatasetReport) -> Iterator[str]:
+    for kind, what in SUSPICIONS.items():
+        found: list[Suspect] = [suspect for suspect in report.suspects if suspect.kind == kind]
+        if found:
+            rows = [(f"{each.place.row}", each.place.path, each.what) for each in found[:_SUSPECTS]]
+            note = f"<p>Images that {text(what)}: {len(found):,}.</p>"
+            table = _table(("row", "path", "what"), rows)
+            yield _section(kind.capitalize(), note, table, _more(found[_SUSPECTS:], "images"))
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str | list[str]]]) -> str:
+    def cell(value: str | list[str]) -> str:
+        if isinstance(value, str):
+            return text(value)
+        return f"<ul>{''.join(f'<li>{text(item)}</li>' for item in value)}</ul>"
+
+    body = "".join(f"<tr>{''.join(f'<td>{cell(value)}</td>' for value in row)}</tr>" for row in rows)
+    names = "".join(f"<th>{text(name)}</th>" for name in head)
+    return f'<div class="wide"><table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _more(left: Sequence[Any], what: str) -> str:
+    return f"<p>And {len(left):,} more {what}: <code>packtrain report --json</code> has them all.</p>" if left else ""
+
+
+def chart_stats(file: Path) -> str:
+    """Chart the figures of a loader, of which `file` holds the JSON of ``loader.stats.present.to_dict()``.
+
+    Raises:
+        UsageError: It cannot be read, or holds something else.
+    """
+    with _expected(file, "the JSON of `loader.stats.present.to_dict()`") as found:
+        shares = {"waiting for batches": _number(found["wait_share"]), "workers busy": _number(found["busy_share"])}
+        seconds = {name: _number(value) for name, value in found["stage_seconds"].items()}
+        rate = _number(found["samples_per_second"])
+    busy = sum(seconds.values()) or 1.0
+    return _section(
+        "Loading",
+        f"<p>{rate:,.0f} images/s.</p>",
+        bars("Share of the time", [Bar(name, share, f"{share:.1%}") for name, share in shares.items()]),
+        bars("What workers do", [Bar(name, value, f"{value / busy:.1%}") for name, value in seconds.items()]),
+    )
+
+
+def chart_tune(file: Path) -> str:
+    """Chart the settings that ``packtrain tune --json`` has measured.
+
+    Raises:
+        UsageError: `file` cannot be read, or holds something else.
+    """
+    with _expected(file, "what `packtrain tune --json` prints") as found:
+        best = found["best"]["setting"]
+        rows = [
+            Bar("{} workers, prefetch {}".format(*row["setting"]), rate, f"{rate:,.0f}", row["setting"] == best)
+            for row in found["results"]
+            for rate in [_number(row["rate"])]
+        ]
+        findings = [str(finding) for finding in found["findings"]]
+    return _section("Settings", bars("Images per second", rows), *(f"<p>{text(finding)}</p>" for finding in findings))
+
+
+@contextmanager
+def _expected(file: Path, what: str) -> Iterator[Any]:
+    """The content of a JSON file; whatever goes wrong with it means that it is not `what`."""
+    with file_errors(file, UsageError, verb="read"):
+        data = file.read_bytes()
+    try:
+        yield json.loads(data)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise UsageError(f"{file} is not {what}") from error
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise ValueError(f"{value!r} is no share, time or rate")
+    return float(value)

@@ -1,0 +1,58 @@
+"""Laws of `packtrain report`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers.support import image_set, packed
+
+from packtrain import Loader, dataset_report, open_dataset
+from packtrain.transforms import CenterCrop
+
+from .conftest import Run, on_terminal
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    return packed(image_set(folder / "images"), folder / "out", "tar")
+
+
+def test_it_writes_a_page_and_says_what_was_found(run: Run, dataset: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    outcome = run("report", dataset, "--out", page, "--workers", 1)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.splitlines()[0] == f"{dataset}: 12 images"
+    assert outcome.out.splitlines()[-1] == f"page: {page}"
+    assert page.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_the_json_is_the_librarys(run: Run, dataset: Path) -> None:
+    found, report = run("report", dataset, "--json", "--workers", 1).json, dataset_report(dataset)
+    assert found["long_sides"]["counts"] == list(report.long_sides.counts if report.long_sides else ())
+    assert found.keys() == {*report.__dataclass_fields__}
+
+
+def test_the_figures_of_a_loader_are_charted(run: Run, dataset: Path, tmp_path: Path) -> None:
+    with Loader(open_dataset(dataset, CenterCrop(20)), 4, num_workers=0) as loader:
+        list(loader)
+    stats, page = tmp_path / "stats.json", tmp_path / "report.html"
+    stats.write_text(json.dumps(loader.stats.present.to_dict()))
+    assert run("report", dataset, "--out", page, "--stats", stats, "--workers", 1).code == 0
+    assert "waiting for batches" in page.read_text()
+
+
+def test_a_page_needs_a_place(run: Run, dataset: Path, tmp_path: Path) -> None:
+    outcome = run("report", dataset)
+    assert outcome.code == 2
+    assert "add --out report.html, or --json" in outcome.err
+    outcome = run("report", dataset, "--out", tmp_path / "none" / "report.html", "--workers", 1)
+    assert outcome.code == 2
+    assert "report.html" in outcome.err
+
+
+def test_progress_is_a_bar_on_a_terminal(dataset: Path, tmp_path: Path) -> None:
+    _, shown = on_terminal("report", dataset, "--out", tmp_path / "report.html", "--workers", 1)
+    assert b"12.0/12.0" in shown or b"12/12" in shown
