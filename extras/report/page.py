@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,12 +16,17 @@ from packtrain._core.files import file_errors
 from packtrain._core.sizes import size
 
 from .charts import Bar, bars, columns, text
-from .figures import SUSPICIONS, AlikeGroup, DatasetReport, Histogram, Suspect
+from .figures import SUSPICIONS, AlikeGroup, DatasetReport, Histogram, Place, Suspect
+from .pictures import pictures_of
 
 _LABELS: Final = 30
-_GROUPS: Final = 50
-_PLACES: Final = 12
-_SUSPECTS: Final = 50
+_REASONS: Final = 50
+_GROUPS: Final = 40
+_PLACES: Final = 6
+_SUSPECTS: Final = 24
+Pictures = Mapping[Place, str]
+"""JPEGs in base64."""
+_MAY: Final = "default-src 'none';style-src 'unsafe-inline';img-src data:"
 _STYLE: Final = """
 :root{color-scheme:light dark;--ground:#fff;--ink:#1f2933;--soft:#52606d;--line:#d9dfe5;--bar:#7b93ab;--best:#d2691e}
 @media(prefers-color-scheme:dark){:root{--ground:#14181d;--ink:#e4e9ee;--soft:#9aa7b4;--line:#333c46;--bar:#6f8aa6;
@@ -34,7 +41,10 @@ dl div{border:1px solid var(--line);border-radius:.5rem;padding:.6rem .8rem}
 dt{color:var(--soft);font-size:.85rem}dd{margin:0;font-size:1.25rem;overflow-wrap:anywhere}
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%}
 th,td{text-align:left;vertical-align:top;padding:.35rem .6rem .35rem 0;border-bottom:1px solid var(--line);
-overflow-wrap:anywhere}th{color:var(--soft);font-weight:500;white-space:nowrap}ul{margin:0;padding-left:1.1rem}
+overflow-wrap:anywhere}th{color:var(--soft);font-weight:500;white-space:nowrap}
+.cards{display:flex;flex-wrap:wrap;gap:.75rem;margin:.5rem 0;padding-top:.5rem;border-top:1px solid var(--line)}
+.cards b{width:5.5rem;font-weight:500}.cards figure{margin:0;width:9rem}.cards img{display:block;margin-bottom:.25rem}
+.cards figcaption{font-size:.8rem;line-height:1.35;overflow-wrap:anywhere}
 code{font-size:.9em;overflow-wrap:anywhere}
 """
 
@@ -46,6 +56,7 @@ def page_of(report: DatasetReport, charts: Iterable[str] = ()) -> str:
         report: The report.
         charts: What `chart_stats` and `chart_tune` have made.
     """
+    pictures = pictures_of([*_places(report)])
     title = f"{Path(report.dataset).name or report.dataset}: packtrain report"
     sections = [
         _facts(report),
@@ -53,14 +64,14 @@ def page_of(report: DatasetReport, charts: Iterable[str] = ()) -> str:
         *_sizes(report),
         *_colours(report),
         *_rejects(report),
-        *_alike(report),
-        *_suspects(report),
+        *_alike(report, pictures),
+        *_suspects(report, pictures),
         *charts,
     ]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none';style-src 'unsafe-inline'\">"
+        f'<meta http-equiv="Content-Security-Policy" content="{_MAY}">'
         f"<title>{text(title)}</title><style>{_STYLE}</style></head>\n<body><h1>{text(report.dataset)}</h1>\n"
         + "\n".join(sections)
         + "\n</body></html>\n"
@@ -138,58 +149,74 @@ def _rejects(report: DatasetReport) -> Iterator[str]:
     if report.reject_reasons:
         rows = [(f"{count:,}", reason) for reason, count in report.reject_reasons.items()]
         yield _section(
-            "Refused lines", _table(("lines", "reason"), rows[:_SUSPECTS]), _more(rows[_SUSPECTS:], "reasons")
+            "Refused lines", _table(("lines", "reason"), rows[:_REASONS]), _more(len(rows) - _REASONS, "reasons")
         )
 
 
-def _alike(report: DatasetReport) -> Iterator[str]:
-    if report.against is not None:
-        yield _groups(f"Also in {report.against}", report.leaks, "No image of the other dataset looks like one here.")
-    yield _groups("Exact copies", report.exact, "No two images have the same bytes.")
+def _shown(report: DatasetReport) -> tuple[Sequence[Sequence[AlikeGroup]], dict[str, Sequence[Suspect]]]:
+    """The groups and suspects that have room on the page."""
+    groups = [found[:_GROUPS] for found in (report.leaks, report.exact, report.near)]
+    kinds = {kind: [each for each in report.suspects if each.kind == kind][:_SUSPECTS] for kind in SUSPICIONS}
+    return groups, {kind: found for kind, found in kinds.items() if found}
+
+
+def _places(report: DatasetReport) -> Iterator[Place]:
+    """The places that have room on the page, each once, but for those that cannot be decoded."""
+    groups, suspects = _shown(report)
+    of_groups = (place for found in groups for group in found for place in group.places[:_PLACES])
+    of_suspects = (each.place for kind, found in suspects.items() if kind != "damaged" for each in found)
+    yield from dict.fromkeys(chain(of_groups, of_suspects))
+
+
+def _alike(report: DatasetReport, pictures: Pictures) -> Iterator[str]:
+    (leaks, exact, near), _ = _shown(report)
     note = (
-        "So many images look alike that they were not compared with each other."
+        "So many images look alike that they were not all compared."
         if report.compared_bits is None
         else f"All pairs whose perceptual hashes differ in at most {report.compared_bits} of 64 bits were compared."
     )
-    yield _groups("Images that look alike", report.near, f"None was found. {note}", note)
+    parts = [
+        ("Exact copies", exact, len(report.exact), "No two images have the same bytes.", ""),
+        ("Images that look alike", near, len(report.near), f"None was found. {note}", note),
+    ]
+    if report.against is not None:
+        none = f"No image of {report.against} was found here. {note}"
+        parts.insert(0, (f"Also in {report.against}", leaks, len(report.leaks), none, note))
+    for title, groups, count, none, about in parts:
+        shown = "".join(_group(group, pictures) for group in groups)
+        heading = f"{count:,} {'group' if count == 1 else 'groups'}. {about}".strip() if count else none
+        yield _section(title, f"<p>{text(heading)}</p>", shown, _more(count - len(groups), "groups"))
 
 
-def _groups(title: str, groups: Sequence[AlikeGroup], none: str, note: str = "") -> str:
-    if not groups:
-        return _section(title, f"<p>{text(none)}</p>")
-    rows = []
-    for group in groups[:_GROUPS]:
-        names = [f"{place.dataset}: row {place.row}, {place.path}" for place in group.places[:_PLACES]]
-        more = [f"and {len(group.places) - _PLACES:,} more"] if len(group.places) > _PLACES else []
-        rows.append(("the same bytes" if group.exact else "alike", [*names, *more]))
-    return _section(
-        title, f"<p>{text(note)}</p>" if note else "", _table(("", "images"), rows), _more(groups[_GROUPS:], "groups")
-    )
+def _group(group: AlikeGroup, pictures: Pictures) -> str:
+    cards = "".join(_card(place, pictures, place.dataset) for place in group.places[:_PLACES])
+    more = _more(len(group.places) - _PLACES, "images of this group")
+    return f'<div class="cards"><b>{"the same bytes" if group.exact else "alike"}</b>{cards}</div>{more}'
 
 
-def _suspects(report: DatasetReport) -> Iterator[str]:
-    for kind, what in SUSPICIONS.items():
-        found: list[Suspect] = [suspect for suspect in report.suspects if suspect.kind == kind]
-        if found:
-            rows = [(f"{each.place.row}", each.place.path, each.what) for each in found[:_SUSPECTS]]
-            note = f"<p>Images that {text(what)}: {len(found):,}.</p>"
-            table = _table(("row", "path", "what"), rows)
-            yield _section(kind.capitalize(), note, table, _more(found[_SUSPECTS:], "images"))
+def _suspects(report: DatasetReport, pictures: Pictures) -> Iterator[str]:
+    counts = Counter(suspect.kind for suspect in report.suspects)
+    for kind, found in _shown(report)[1].items():
+        note = f"<p>Images that {text(SUSPICIONS[kind])}: {counts[kind]:,}.</p>"
+        cards = "".join(_card(each.place, pictures, each.what) for each in found)
+        left = _more(counts[kind] - len(found), "images")
+        yield _section(kind.capitalize(), note, f'<div class="cards">{cards}</div>', left)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str | list[str]]]) -> str:
-    def cell(value: str | list[str]) -> str:
-        if isinstance(value, str):
-            return text(value)
-        return f"<ul>{''.join(f'<li>{text(item)}</li>' for item in value)}</ul>"
+def _card(place: Place, pictures: Pictures, what: str) -> str:
+    jpeg = pictures.get(place)
+    image = f'<img alt="" src="data:image/jpeg;base64,{text(jpeg)}">' if jpeg else ""
+    return f"<figure>{image}<figcaption>row {place.row}: {text(place.path)}<br>{text(what)}</figcaption></figure>"
 
-    body = "".join(f"<tr>{''.join(f'<td>{cell(value)}</td>' for value in row)}</tr>" for row in rows)
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    body = "".join(f"<tr>{''.join(f'<td>{text(value)}</td>' for value in row)}</tr>" for row in rows)
     names = "".join(f"<th>{text(name)}</th>" for name in head)
     return f'<div class="wide"><table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _more(left: Sequence[Any], what: str) -> str:
-    return f"<p>And {len(left):,} more {what}: <code>packtrain report --json</code> has them all.</p>" if left else ""
+def _more(left: int, what: str) -> str:
+    return f"<p>And {left:,} more {what}: <code>packtrain report --json</code> has them all.</p>" if left > 0 else ""
 
 
 def chart_stats(file: Path) -> str:
