@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 TORCH_INDEX ?=
 
 # Each imports as packtrain._FOLDER; api/ is packtrain itself.
-FOLDERS := core codec formats storage readers packer growing extras cli
+FOLDERS := core codec formats storage readers packer growing extras cli testing
 
 # pillow-simd is compiled here: that takes a processor with AVX2, a C compiler and headers. Without them the Pillow wheel
 # does the same, slower. What is installed stays, until `make setup PILLOW=...` names the other one.

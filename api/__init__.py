@@ -4,9 +4,9 @@
     from packtrain.transforms import RandomHorizontalFlip, RandomResizedCrop
 
 The public interface is this page together with `packtrain.transforms`, `packtrain.orders`, `packtrain.reports`,
-`packtrain.staging`, `packtrain.accelerate`, `packtrain.dali` and `packtrain.errors`. Anything whose name begins with an
-underscore may change in any version. Names are imported when they are first used, so ``import packtrain`` loads neither
-torch nor numpy.
+`packtrain.staging`, `packtrain.accelerate`, `packtrain.dali` and `packtrain.errors`, and for tests `packtrain.testing`.
+Anything whose name begins with an underscore may change in any version. Names are imported when they are first used, so
+``import packtrain`` loads neither torch nor numpy.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _page_of(name: str) -> str | None:
     """The other page that has a name, which is read and not imported, as that would load torch."""
     from pathlib import Path
 
-    pages = ((page, Path(__file__).with_name(f"{page}.py").read_text()) for page in _MODULES)
+    pages = ((page, Path(__file__).with_name(f"{page}.py").read_text()) for page in (*_MODULES, "testing"))
     return next((page for page, text in pages if f" import {name} as {name}\n" in text), None)
 
 

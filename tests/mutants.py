@@ -42,7 +42,7 @@ from coverage import Coverage
 from coverage.numbits import numbits_to_nums
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-ROOMS: Final = ("core", "codec", "formats", "storage", "readers", "packer", "growing", "extras", "cli")
+ROOMS: Final = ("core", "codec", "formats", "storage", "readers", "packer", "growing", "extras", "cli", "testing")
 IMPORTED: Final = ("numpy", "torch", "PIL.Image", "h5py", "lmdb", "hypothesis.strategies", "click")
 """Imported once, before the forks. None of them imports packtrain."""
 

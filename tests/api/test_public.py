@@ -6,6 +6,7 @@ import ast
 import inspect
 import pickle
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -45,9 +46,9 @@ def test_an_unknown_name_is_pythons_own_error() -> None:
         packtrain.open_datasets  # noqa: B018
 
 
-@pytest.mark.parametrize("page", packtrain._MODULES)
+@pytest.mark.parametrize("page", [*packtrain._MODULES, "testing"])
 def test_a_name_of_another_page_is_told_where_it_is(page: str) -> None:
-    for name in set(getattr(packtrain, page).__all__) - set(packtrain.__all__):
+    for name in set(import_module(f"packtrain.{page}").__all__) - set(packtrain.__all__):
         with pytest.raises(
             AttributeError, match=f"no attribute '{name}': write `from packtrain.{page} import {name}`$"
         ):
@@ -76,11 +77,10 @@ def test_type_checkers_are_told_the_same_homes_as_the_interpreter() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    [f"packtrain.{name}" for name in ("accelerate", "errors", "orders", "reports", "staging", "transforms")],
+    [f"packtrain.{name}" for name in ("accelerate", "errors", "orders", "reports", "staging", "testing", "transforms")],
 )
 def test_public_modules_list_what_they_import(module: str) -> None:
-    page = inspect.getmodule(getattr(packtrain, module.rpartition(".")[2]))
-    assert page is not None
+    page = import_module(module)
     body = ast.parse(inspect.getsource(page)).body
     imported = {alias.name for node in body if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert page.__all__ == sorted(imported, key=page.__all__.index)

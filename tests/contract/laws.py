@@ -23,7 +23,7 @@ class Laws:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def dataset(cls, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def folder(cls, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         """The session's images, packed verbatim into several shards; not to be changed."""
         out = tmp_path_factory.mktemp("contract") / "set"
         return cls.pack(images, out, shard_size=shard_bytes(images, PER_SHARD))

@@ -58,38 +58,38 @@ PIXELS: dict[str, tuple[StoreOptions, Callable[[Size], Size]]] = {
 
 class PackingLaws(Laws):
     def test_every_line_is_in_a_container_once_with_its_files_bytes_and_its_label(
-        self, images: Path, dataset: Path
+        self, images: Path, folder: Path
     ) -> None:
-        found = self.found(dataset)
+        found = self.found(folder)
         assert [(found[i].payload, found[i].label) for i in range(len(found))] == [
             (source.data, source.label) for source in sources(images)
         ]
 
-    def test_the_index_says_what_lies_where(self, images: Path, dataset: Path) -> None:
-        shards = [(dataset / shard["name"]).read_bytes() for shard in manifest(dataset)["shards"]]
-        rows = zip(*(column(dataset, name).tolist() for name in ("line", "shard", "offset", "length")), strict=True)
+    def test_the_index_says_what_lies_where(self, images: Path, folder: Path) -> None:
+        shards = [(folder / shard["name"]).read_bytes() for shard in manifest(folder)["shards"]]
+        rows = zip(*(column(folder, name).tolist() for name in ("line", "shard", "offset", "length")), strict=True)
         assert [(line, shards[shard][offset : offset + length]) for line, shard, offset, length in rows] == [
             (line, source.data) for line, source in enumerate(sources(images))
         ]
-        assert column(dataset, "label").tolist() == [source.label for source in sources(images)]
-        assert column(dataset, "crc32c").tolist() == [crc32c(source.data) for source in sources(images)]
+        assert column(folder, "label").tolist() == [source.label for source in sources(images)]
+        assert column(folder, "crc32c").tolist() == [crc32c(source.data) for source in sources(images)]
         pictures = [Image.open(io.BytesIO(source.data)) for source in sources(images)]
-        assert column(dataset, "width").tolist() == [image.width for image in pictures]
-        assert column(dataset, "height").tolist() == [image.height for image in pictures]
+        assert column(folder, "width").tolist() == [image.width for image in pictures]
+        assert column(folder, "height").tolist() == [image.height for image in pictures]
 
-    def test_by_place_is_the_order_of_the_shards_and_of_the_records_in_each(self, dataset: Path) -> None:
-        by_place = column(dataset, "by_place")
+    def test_by_place_is_the_order_of_the_shards_and_of_the_records_in_each(self, folder: Path) -> None:
+        by_place = column(folder, "by_place")
         assert sorted(by_place.tolist()) == list(range(len(by_place)))
-        shard, offset = column(dataset, "shard")[by_place], column(dataset, "offset")[by_place]
+        shard, offset = column(folder, "shard")[by_place], column(folder, "offset")[by_place]
         assert (np.diff(shard.astype(int)) >= 0).all()
         if self.oracle.format == "lmdb":
             return  # a tree of pages has an order of its own
         assert (np.diff(offset)[np.diff(shard.astype(int)) == 0] > 0).all()
 
-    def test_the_manifest_counts_what_is_there(self, images: Path, dataset: Path) -> None:
-        body = manifest(dataset)
-        files = tree(dataset)
-        assert [shard["records"] for shard in body["shards"]] == [len(shard) for shard in self.shards(dataset)]
+    def test_the_manifest_counts_what_is_there(self, images: Path, folder: Path) -> None:
+        body = manifest(folder)
+        files = tree(folder)
+        assert [shard["records"] for shard in body["shards"]] == [len(shard) for shard in self.shards(folder)]
         assert max(shard["records"] for shard in body["shards"]) <= PER_SHARD < body["records"] == len(sources(images))
         for info in (
             body["rejects_file"],
@@ -156,11 +156,11 @@ class PackingLaws(Laws):
         assert not verify(out, decode_images=True).problems
 
     def test_the_same_call_gives_the_same_bytes_whatever_the_number_of_workers(
-        self, images: Path, dataset: Path, tmp_path: Path
+        self, images: Path, folder: Path, tmp_path: Path
     ) -> None:
         size = shard_bytes(images, PER_SHARD)
-        assert tree(self.pack(images, tmp_path / "again", shard_size=size)) == tree(dataset)
-        assert tree(self.pack(images, tmp_path / "two", shard_size=size, num_workers=2)) == tree(dataset)
+        assert tree(self.pack(images, tmp_path / "again", shard_size=size)) == tree(folder)
+        assert tree(self.pack(images, tmp_path / "two", shard_size=size, num_workers=2)) == tree(folder)
 
     def test_a_seed_shuffles_places_and_leaves_rows_in_list_order(self, images: Path, tmp_path: Path) -> None:
         orders = [placed_lines(self.pack(images, tmp_path / str(seed), seed=seed)) for seed in (0, 1)]

@@ -30,6 +30,7 @@ FOLDERS: Final = (
     "packer",
     "readers",
     "storage",
+    "testing",
     "tests",
 )
 DOCUMENTS: Final = sorted([*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))])

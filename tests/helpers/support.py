@@ -27,10 +27,6 @@ START_METHODS = pytest.mark.parametrize(
     "method", ["fork", *(pytest.param(name, marks=pytest.mark.complete) for name in ("forkserver", "spawn"))]
 )
 """Every way to start workers; the sample has the one under which workers need not import torch, which takes seconds."""
-FORK_AND_FORKSERVER = pytest.mark.parametrize(
-    "method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.complete)]
-)
-"""The same, where the sample also has one of the other two."""
 ONE_FORMAT = pytest.mark.parametrize(
     "format_name", ["hdf5", *(pytest.param(name, marks=pytest.mark.complete) for name in ("tar", "lmdb"))]
 )

@@ -54,6 +54,7 @@ def command(line: str) -> str:
         (command("packtrain pack --help"), TENSORS | CONTAINERS),
         (command("pack --help"), TENSORS | CONTAINERS),
         ("from packtrain._extras.looking import looker, sheet, terminal", TENSORS | CONTAINERS | IMAGES),
+        ("from packtrain import *", {"hypothesis", "packtrain._testing", "pytest"}),
     ],
 )
 def test_loads_only_what_it_needs(code: str, barred: Collection[str]) -> None:

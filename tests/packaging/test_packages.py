@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("core", "codec", "formats", "storage", "readers", "packer", "growing", "extras", "cli")
+ROOMS = ("core", "codec", "formats", "storage", "readers", "packer", "growing", "extras", "cli", "testing")
 HOME = {"api": "packtrain", **{room: f"packtrain._{room}" for room in ROOMS}}
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 

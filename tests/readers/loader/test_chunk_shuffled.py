@@ -19,18 +19,28 @@ from packtrain._readers.loader.ranks import Ranks, World
 from packtrain._storage.streams import cutting
 from packtrain._storage.streams.chunks import ChunkTable
 from packtrain.errors import UsageError
-from packtrain.orders import ChunkShuffled
+from packtrain.orders import ChunkShuffled, Order
+from packtrain.testing import OrderContract
 
 KEYS = st.integers(0, 2**64 - 1)
 
 
 @given(st.integers(0, 200), st.integers(1, 9), st.integers(1, 4), KEYS)
-def test_every_row_comes_once(rows: int, lanes: int, window: int, key: int) -> None:
+def test_rows_are_those_at_the_places_of_the_chunks(rows: int, lanes: int, window: int, key: int) -> None:
     order = ChunkShuffled(Numbers(rows), lanes=lanes, window=window)
-    assert sorted(order.rows(key, 0, rows).tolist()) == list(range(rows))
     assert order.rows(key, 0, rows).tolist() == (rows - 1 - order.chunks.places(key, 0, rows)).tolist()
-    backwards = np.arange(rows)[::-1].copy()
-    assert order.batch_rows(key, backwards).tolist() == order.rows(key, 0, rows)[::-1].tolist()
+
+
+class TestGivenLanes(OrderContract):
+    def order(self, rows: int) -> Order:
+        return ChunkShuffled(Numbers(rows), lanes=1 + rows % 9, window=1 + rows % 4)
+
+
+class TestLanesOfTheRanks(OrderContract):
+    """Their number follows the first step of an epoch; the rest of the epoch keeps it."""
+
+    def order(self, rows: int) -> Order:
+        return ChunkShuffled(Numbers(rows))
 
 
 def loaders(rows: int, world: int, batch: int, state: Any = None, **options: Any) -> list[Loader]:
@@ -44,36 +54,6 @@ def loaders(rows: int, world: int, batch: int, state: Any = None, **options: Any
         if state is not None:
             loader.load_state_dict(through_json(state))
     return made
-
-
-STARTS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 7), st.integers(1, 4)), max_size=3)
-
-
-@given(st.integers(1, 120), STARTS, st.booleans())
-def test_an_epoch_has_every_row_once_whatever_changes_on_the_way(
-    rows: int, starts: list[tuple[int, int, int]], automatic: bool
-) -> None:
-    options = {} if automatic else {"lanes": 6, "window": 2}
-    state, taken, lanes = None, [], 0
-    for world, batch, count in [*starts, (2, 3, rows + 1)]:
-        made = loaders(rows, world, batch, state, **options)
-        passes = [iter(loader) for loader in made]
-        for _ in range(count):
-            found = [next(each, None) for each in passes]
-            if found[0] is None:
-                break
-            taken += [batch[-1] for batch in found if batch is not None]
-        state = made[0].state_dict()
-        assert all(loader.state_dict() == state for loader in made)
-        lanes = lanes or state["parameters"]["lanes"]
-        if state["epoch"] or state["consumed"] == rows:
-            break
-        # The rest of an epoch keeps its lanes.
-        assert state["parameters"]["lanes"] == lanes
-    every = np.sort(np.concatenate(taken))
-    assert np.unique(every).tolist() == list(range(rows))
-    # Those that fill up the last step.
-    assert len(every) - rows < 5
 
 
 def test_an_epoch_that_begins_takes_lanes_for_the_ranks_that_there_are() -> None:

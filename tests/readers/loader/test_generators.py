@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 
 from packtrain import Loader
 from packtrain._readers.loader.generators import Seeder
+from packtrain.testing import LoadingContract
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
@@ -60,7 +61,7 @@ def in_closure() -> Any:
     return lambda image: library(image)
 
 
-TRANSFORMS = {
+TRANSFORMS: dict[str, Any] = {
     "itself": Library,
     "in a list": lambda: Holding(random.Random()),
     "by name": lambda: by_name,
@@ -84,17 +85,12 @@ class Augmented(Dataset[Any]):
         return self.transform(torch.zeros(4, dtype=torch.int64)), row
 
 
-def augmented(make: Any, workers: int, **options: Any) -> list[Any]:
-    with Loader(Augmented(make()), 4, num_workers=workers, multiprocessing_context="fork", **options) as loader:
-        return [images.tolist() for images, _ in loader]
+class TestAGeneratorIsSeededWhereverItIs(LoadingContract):
+    start_methods = ("fork",)
 
-
-@pytest.mark.parametrize("make", TRANSFORMS.values(), ids=TRANSFORMS)
-def test_a_generator_is_seeded_wherever_it_is(make: Any) -> None:
-    here = augmented(make, 0)
-    assert augmented(make, 2) == here, "a function of seed, epoch and position"
-    assert len({image[0] for batch in here for image in batch}) > 12, "that differs from sample to sample"
-    assert augmented(make, 0, seed=1) != here
+    @pytest.fixture(params=TRANSFORMS)
+    def dataset(self, request: pytest.FixtureRequest) -> Augmented:
+        return Augmented(TRANSFORMS[request.param]())
 
 
 def test_each_generator_gets_a_seed_of_its_own() -> None:
@@ -126,13 +122,12 @@ def test_what_cannot_be_seeded_is_warned_of() -> None:
         Loader(Augmented(Holding(random.SystemRandom())), 4)
 
 
-def test_albumentations() -> None:
-    library = pytest.importorskip("albumentations")
+class TestAlbumentations(LoadingContract):
+    start_methods = ("fork",)
 
-    def make() -> Any:
+    @pytest.fixture
+    def dataset(self) -> Augmented:
+        library = pytest.importorskip("albumentations")
         augment = library.Compose([library.GaussNoise(p=1), library.OneOf([library.Blur(), library.MedianBlur()])])
-        return lambda image: torch.from_numpy(augment(image=np.full((8, 8, 3), 128, np.uint8))["image"]).flatten()
-
-    here = augmented(make, 0)
-    assert augmented(make, 2) == here
-    assert len({str(image) for batch in here for image in batch}) == 24
+        grey = np.full((8, 8, 3), 128, np.uint8)
+        return Augmented(lambda image: torch.from_numpy(augment(image=grey)["image"]).flatten())

@@ -15,7 +15,6 @@ import pytest
 import torch
 from helpers.batching import Fixed, Numbers, chw_float, half, hwc_array, jitter, mixing, padded, pair
 from helpers.support import (
-    FORK_AND_FORKSERVER,
     FORMATS,
     encoded,
     items,
@@ -35,6 +34,7 @@ from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._readers.loader.randomness import preserved, seed_all, uniforms
 from packtrain.errors import LoaderError, UsageError
 from packtrain.orders import Shuffled, Weighted
+from packtrain.testing import LoadingContract
 from packtrain.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 
 ALL_FIELDS = ("row", "line", "position", "path")
@@ -267,7 +267,16 @@ class TestBatches:
             assert whole[0][0].shape == (3, 4, 4)
 
 
-class TestWhoMakesIt:
+class TestWhoMakesIt(LoadingContract):
+    batch_size = 16
+    start_methods = ("fork", "forkserver")
+
+    @pytest.fixture
+    def dataset(self, everything: ImageDataset) -> ImageDataset:
+        return everything
+
+
+class TestSamples:
     @pytest.mark.complete
     def test_formats_and_stores_hold_the_same(self, folders: dict[tuple[str, str], Path]) -> None:
         for transform in (RANDOM, jitter):
@@ -277,27 +286,6 @@ class TestWhoMakesIt:
             )
             for other in others:
                 assert_same(other, first)
-
-    @pytest.mark.parametrize("prefetch", [1, 2, 3])
-    @pytest.mark.parametrize("workers", [1, 2, 3])
-    def test_any_number_of_workers_and_batches_ahead(
-        self, everything: ImageDataset, expected: list[Any], workers: int, prefetch: int
-    ) -> None:
-        options = {"num_workers": workers, "prefetch_factor": prefetch}
-        assert_same(epoch(everything, 16, seed=4, fields=ALL_FIELDS, **options), expected)
-
-    @pytest.mark.complete
-    @FORK_AND_FORKSERVER
-    def test_any_start_method(self, everything: ImageDataset, expected: list[Any], method: str) -> None:
-        options: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": method}
-        with loader_of(everything, 16, seed=4, fields=ALL_FIELDS, **options) as loader:
-            assert_same(list(loader), expected)
-            assert_same(list(loader), epoch_number(1, everything))
-
-    def test_any_size_of_batches(self, everything: ImageDataset, expected: list[Any]) -> None:
-        single = epoch(everything, 1, seed=4, num_workers=2, fields=ALL_FIELDS)
-        images, labels = (torch.cat([batch[n] for batch in expected]) for n in range(2))
-        assert_same([torch.cat([batch[n] for batch in single]) for n in range(2)], [images, labels])
 
     def test_one_sample_again(self, everything: ImageDataset, expected: list[Any]) -> None:
         loader = loader_of(everything, 16, seed=4, fields=ALL_FIELDS)
@@ -340,12 +328,6 @@ class TestWhoMakesIt:
                 loader.sample(3)
                 loader.state_dict()
             assert states() == before
-
-
-def epoch_number(number: int, dataset: Any) -> list[Any]:
-    loader = loader_of(dataset, 16, seed=4, fields=ALL_FIELDS)
-    loader.set_epoch(number)
-    return list(loader)
 
 
 class TestCollate:

@@ -12,12 +12,13 @@ import torch
 from helpers.batching import Fixed, jitter
 from helpers.support import packed, shard_bytes
 
-from packtrain import Loader, concat, open_dataset
+from packtrain import Loader, PackedDataset, concat, open_dataset
 from packtrain._core.options import StoreOptions
 from packtrain._extras.tune import paced
 from packtrain._readers.loader.batches import BatchMaker, Probe
 from packtrain._readers.loader.samples import SampleMaker
 from packtrain.errors import LoaderError
+from packtrain.testing import LoadingContract
 from packtrain.transforms import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, Views
 
 STORES = {
@@ -75,20 +76,14 @@ def test_a_batch_has_a_tensor_for_each_view(folder: Path) -> None:
     assert position == 12
 
 
-@pytest.mark.parametrize("views", [TWO_AND_THREE, FOREIGN], ids=["ours", "foreign"])
-def test_seed_epoch_and_position_decide(folder: Path, views: Views) -> None:
-    """Also over callables that draw for themselves, and whichever process makes the batches."""
-    dataset = open_dataset(folder, views)
-    expected = epoch(dataset, fields=("row",))
-    assert_equal(epoch(dataset, fields=("row",), num_workers=2), expected)
-    with loader_of(dataset, fields=("row",), num_workers=1) as loader:
-        next(iter(loader))
-        state = loader.state_dict()
-    with loader_of(dataset, fields=("row",)) as loader:
-        loader.load_state_dict(state)
-        assert_equal(list(loader), expected[1:])
-    with pytest.raises(AssertionError):
-        assert_equal(epoch(dataset, fields=("row",), seed=4), expected)
+class TestSeedEpochAndPositionDecide(LoadingContract):
+    """Also over callables that draw for themselves."""
+
+    start_methods = ("fork",)
+
+    @pytest.fixture(params=[TWO_AND_THREE, FOREIGN], ids=["ours", "foreign"])
+    def dataset(self, folder: Path, request: pytest.FixtureRequest) -> PackedDataset:
+        return open_dataset(folder, request.param)
 
 
 def test_views_are_decoded_in_their_place(folder: Path) -> None:

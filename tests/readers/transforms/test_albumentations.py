@@ -17,10 +17,11 @@ from helpers.datasets import make_dataset
 from helpers.fusing import pack_sources, sources
 from PIL import Image
 
-from packtrain import Loader, open_dataset
+from packtrain import Loader, PackedDataset, open_dataset
 from packtrain._core.options import StoreOptions
 from packtrain._readers.transforms.recognition.albumentations import OnArray
 from packtrain.errors import UsageError
+from packtrain.testing import LoadingContract
 from packtrain.transforms import CenterCrop, Compose, Views
 
 
@@ -120,14 +121,12 @@ def test_the_report_does_not_say_that_they_go_through_pil(packed_images: Path) -
     assert "albumentations' Slow not fused" in report and "PIL" not in report
 
 
-def test_what_they_draw_depends_on_the_position_alone(packed_images: Path) -> None:
-    drawn = []
-    for workers in (0, 2):
-        loader = Loader(open_dataset(packed_images, [CenterCrop(8), Noise()]), 4, seed=3, num_workers=workers)
-        drawn.append(torch.cat([images for images, _ in loader]))
-    assert torch.equal(*drawn)
-    offsets = {tuple(image.flatten()[:3].tolist()) for image in drawn[0]}
-    assert len(offsets) > 5
+class TestWhatTheyDrawDependsOnThePositionAlone(LoadingContract):
+    start_methods = ("fork",)
+
+    @pytest.fixture
+    def dataset(self, packed_images: Path) -> PackedDataset:
+        return open_dataset(packed_images, [CenterCrop(8), Noise()])
 
 
 def test_masks_move_with_the_image(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from packtrain._codec.geometry import apply
 from packtrain._codec.masks import map_mask
 from packtrain._readers.transforms.compose import compose
 from packtrain._readers.transforms.recognition import recognised
+from packtrain.testing import TransformContract
 from packtrain.transforms import Views
 
 
@@ -191,18 +192,11 @@ def test_a_pasted_pipeline_is_that_of_packtrains_names(package: Any, dataset_fol
         assert label == plain[row][1]
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.complete)])
-def test_recognised_pipelines_travel_to_workers(torchvision: Any, dataset_folder: Path, method: str) -> None:
-    package = torchvision.transforms
-    transform = Views([simclr(package), [package.Resize((9, 8)), package.RandAugment(), package.RandomRotation(9)]])
-    dataset = open_dataset(dataset_folder, transform)
-    batches = {}
-    for workers in (0, 2):
-        with Loader(dataset, 4, num_workers=workers, seed=3, multiprocessing_context=method) as loader:
-            batches[workers] = [[view.clone() for view in views] for views, _ in loader]
-    for here, there in zip(batches[0], batches[2], strict=True):
-        assert [view.shape for view in here] == [(4, 3, 24, 24), (4, 3, 9, 8)]
-        assert all(map(torch.equal, here, there))
+class TestRecognisedPipelinesTravelToWorkers(TransformContract):
+    @pytest.fixture
+    def transform(self, torchvision: Any) -> Views:
+        package = torchvision.transforms
+        return Views([simclr(package), [package.Resize((9, 8)), package.RandAugment(), package.RandomRotation(9)]])
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB"])
