@@ -13,16 +13,17 @@ from .rows import row_numbers
 
 @click.command("drop-rows", context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("dataset", type=PATH)
-@click.option("--rows", required=True, metavar="ROWS", help="Rows of the newest version, as in 5,10-20.")
+@click.option("--rows", metavar="ROWS", help="Rows of the newest version, as in 5,10-20.")
+@click.option("--where", metavar="CONDITION", help="Rows that a condition holds for, as in 'width < 32'.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def command(dataset: Path, rows: str, as_json: bool) -> None:
+def command(dataset: Path, rows: str | None, where: str | None, as_json: bool) -> None:
     """Leave rows of DATASET out, in a new version.
 
     The records stay on disk, and earlier versions have them.
     """
     from packtrain._packer.changing import drop_rows
 
-    report = drop_rows(dataset, row_numbers(rows))
+    report = drop_rows(dataset, None if rows is None else row_numbers(rows), where=where)
     if as_json:
         print_json(report)
     else:

@@ -39,6 +39,8 @@ from packtrain._core.versions import (
     random_name,
 )
 from packtrain._readers.dataset.kept import KeptRows, dropped_rows
+from packtrain._readers.dataset.query import Query, pieces
+from packtrain._readers.dataset.versioned import segment_stores
 from packtrain._storage.remote.urls import place_of
 
 from .options import Columns, FieldColumn, PackOptions
@@ -149,22 +151,30 @@ def append(
 
 
 @checks_names()
-def drop_rows(dataset: str | os.PathLike[str], rows: Iterable[int]) -> ChangeReport:
+def drop_rows(
+    dataset: str | os.PathLike[str], rows: Iterable[int] | None = None, *, where: str | None = None
+) -> ChangeReport:
     """Leaves rows out, in a new version. The records stay where they are, and earlier versions have them.
 
     Args:
         dataset: The folder of the dataset.
         rows: Rows of the newest version.
+        where: In place of rows, a condition that holds for them, as `ImageDataset.where` takes it.
 
     Raises:
-        UsageError: A row is outside the dataset, or none would be left.
+        UsageError: The condition is none, a row is outside the dataset, or none would be left.
         OutputConflict: What the rows were in has been replaced meanwhile.
         PacktrainError: The dataset cannot be read, or not be written to.
     """
     folder = path_of("dataset", dataset)
     begin_versions(folder)
     newest = load_version(folder)
-    numbers = np.unique(np.fromiter(rows, np.int64))
+    if rows is not None and where is None:
+        numbers = np.unique(np.fromiter(rows, np.int64))
+    elif rows is None and where is not None:
+        numbers = _where(folder, newest, where)
+    else:
+        raise UsageError("say which rows to drop: either `rows` or `where`")
     if not len(numbers):
         raise UsageError("there is no row to drop")
     if numbers[0] < 0 or numbers[-1] >= newest.records:
@@ -173,6 +183,18 @@ def drop_rows(dataset: str | os.PathLike[str], rows: Iterable[int]) -> ChangeRep
     change = Change("drop-rows", f"dropped {len(numbers):,} rows")
     version = publish(folder, partial(_without_rows, folder, chosen, change))
     return ChangeReport(folder, version.number, version.records, dropped=len(numbers))
+
+
+def _where(folder: Path, version: Version, condition: str) -> npt.NDArray[np.int64]:
+    """The rows of a version that a condition holds for, ascending."""
+    found, start = [np.empty(0, np.int64)], 0
+    for segment, store in zip(version.segments, segment_stores(folder, version, "auto", True), strict=True):
+        query, kept = Query(store, condition), None if segment.dropped is None else KeptRows(folder, segment)
+        for numbers in pieces(segment.rows):
+            rows = numbers if kept is None else kept[numbers]
+            found.append(numbers[query.matches(rows, numbers + start)] + start)
+        start += segment.rows
+    return np.concatenate(found)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ Never made anew: every later packtrain has to read them as they are.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -14,9 +15,12 @@ sys.path[:0] = [str(HERE.parent)]
 
 from helpers.support import encoded, packed, picture  # noqa: E402
 
+from packtrain import append, drop_rows  # noqa: E402
 from packtrain._core.options import StoreOptions  # noqa: E402
 
 GOLDEN: Final = HERE / "v1"
+CHANGED: Final = HERE / "v3" / "tar-changed"
+"""The golden ``tar-verbatim``, to which two samples were appended; then rows 0 and 3 were dropped."""
 SOURCES: Final = GOLDEN / "sources"
 
 # Sources of the raw ones are PNG files of the asked-for size, so that no decoder's or filter's rounding is in them.
@@ -43,6 +47,17 @@ def pack_again(name: str, out: Path) -> Path:
     return packed(SOURCES / listing, out, format, max_rejects="1", **options)
 
 
+def change() -> None:
+    """Makes `CHANGED`."""
+    if CHANGED.exists():
+        sys.exit(f"{CHANGED} exists. What is on disk is for ever: a new version gets a new folder")
+    shutil.copytree(GOLDEN / "tar-verbatim", CHANGED)
+    more = SOURCES / "more.txt"
+    more.write_text("d.png 1\ngrey.jpg 0\n")
+    append(CHANGED, more)
+    drop_rows(CHANGED, [0, 3])
+
+
 def main() -> None:
     """Makes everything in `GOLDEN`."""
     if GOLDEN.exists():
@@ -59,6 +74,7 @@ def main() -> None:
     (SOURCES / "crops.txt").write_text("photo.jpg 1\nmissing.jpg 0\ngrey.jpg 0\n")
     for name in DATASETS:
         pack_again(name, GOLDEN / name)
+    change()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from contract.oracles import HDF5, LMDB, TAR
-from golden.make import DATASETS, GOLDEN, SOURCES, pack_again
+from golden.make import CHANGED, DATASETS, GOLDEN, SOURCES, pack_again
 from helpers.support import items, tree
 from PIL import Image
 
@@ -85,3 +85,21 @@ def test_todays_writer_writes_the_same_bytes_where_no_library_has_a_say(
     written_by = json.loads((golden / "plan.json").read_bytes())["written_by"]
     monkeypatch.setattr(metadata, "version", lambda _: written_by.removeprefix("packtrain "))
     assert tree(pack_again("tar-verbatim", tmp_path / "out")) == tree(golden)
+
+
+def test_the_versions_of_a_changed_dataset_are_read() -> None:
+    """What `golden.make.change` says of it, counted by hand."""
+    packed = [*VERBATIM.values()]
+    versions = {1: packed, 2: [*packed, ("d.png", 1), ("grey.jpg", 0)], 3: [packed[1], packed[2], ("grey.jpg", 0)]}
+    for number, lines in versions.items():
+        opened = open_dataset(CHANGED, version=number)
+        assert [(opened.filename(row), opened.label(row)) for row in range(len(opened))] == lines
+        for row, (source, _) in enumerate(lines):
+            assert opened.record(row) == (SOURCES / source).read_bytes()
+    assert len(open_dataset(CHANGED)) == len(versions[3])
+    assert verify(CHANGED).problems == verify(CHANGED).orphans == ()
+
+
+def test_a_segment_is_a_dataset() -> None:
+    (segment,) = (CHANGED / "segments").iterdir()
+    assert [open_dataset(segment).filename(row) for row in range(2)] == ["d.png", "grey.jpg"]

@@ -201,12 +201,25 @@ def test_info_counts_what_the_newest_version_has(changed: tuple[Path, list[Sampl
     assert (bytes.min, bytes.max) == (sizes[0], sizes[-1])
 
 
+def test_rows_are_dropped_by_a_condition(changed: tuple[Path, list[Sample]]) -> None:
+    """Its rows are those of the newest version, whatever segment they are in."""
+    pytest.importorskip("polars")
+    out, samples = changed
+    left = [sample for row, sample in enumerate(samples) if sample[1] != 2 and row != 10]
+    assert drop_rows(out, where="label = 2 or row = 10").dropped == len(samples) - len(left)
+    assert held(open_dataset(out)) == left
+
+
 def test_what_cannot_be_is_refused(changed: tuple[Path, list[Sample]], images: Images, tmp_path: Path) -> None:
     out, samples = changed
     with pytest.raises(UsageError, match="no row would be left"):
         drop_rows(out, range(len(samples)))
     with pytest.raises(UsageError, match=f"rows 0 to {len(samples)} of a dataset of {len(samples)} rows"):
         drop_rows(out, [0, len(samples)])
+    with pytest.raises(UsageError, match="either `rows` or `where`"):
+        drop_rows(out)
+    with pytest.raises(UsageError, match="no row to drop"):
+        drop_rows(out, [])
     with pytest.raises(UsageError, match="version 9 does not exist; there are 1, 2, 3, 4"):
         open_dataset(out, version=9)
     listing, _ = images.listed(1)
