@@ -73,7 +73,7 @@ test-all: setup ## run the tests completely, as continuous integration does
 .PHONY: docs
 docs: setup ## make the site in build/site
 	@rm -rf build/site
-	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --conf-dir docs . build/site
+	$(BIN)/sphinx-build --quiet --jobs auto --fail-on-warning --keep-going --conf-dir docs . build/site
 
 .PHONY: check
 check: docs ## ruff, mypy strict, the layer test and the site

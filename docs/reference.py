@@ -120,7 +120,8 @@ class Help(SphinxDirective):
         return [nodes.literal_block(text, text, language="text")]
 
 
-def setup(app: Sphinx) -> None:
+def setup(app: Sphinx) -> dict[str, bool]:
     """Is called by Sphinx."""
     app.add_directive("help", Help)
     app.connect("autodoc-process-docstring", with_tables, priority=400)  # before napoleon sees it
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
