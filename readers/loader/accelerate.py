@@ -19,7 +19,7 @@ class PreparedLoader:
 
     Args:
         loader: Makes the batches.
-        accelerator: Is told.
+        accelerator: The Accelerator that is told.
 
     Attributes:
         loader: The loader itself.
@@ -71,7 +71,7 @@ class PreparedLoader:
 
 @checks_names()
 def prepare(loader: Loader, accelerator: Accelerator) -> PreparedLoader:
-    """Does for a loader what ``accelerator.prepare`` does for torch's DataLoader only: others it leaves as they are.
+    """Does for a packtrain loader what ``accelerator.prepare`` does for torch's DataLoader alone.
 
     Batches are moved to the accelerator's device. Accumulated gradients are applied at the end of an epoch.
     ``gather_for_metrics`` cuts off the samples that fill up the last step. ``save_state`` saves the loader's place, and

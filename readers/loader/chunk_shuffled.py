@@ -84,8 +84,8 @@ class ChunkShuffled(Order):
     each epoch.
 
     Lanes and window are chosen as an epoch begins. A state keeps them, so the rest of an epoch can be taken by other
-    numbers of ranks and machines, which then fetch some chunks twice. Of ranks that are given by hand, nobody knows
-    which of them run on the same machine, so each is treated as a machine of its own.
+    numbers of ranks and machines, which then fetch some chunks twice. If ranks are given by hand, nobody knows which
+    of them run on the same machine, so each is treated as a machine of its own.
 
     Args:
         dataset: A packed dataset, or a subset or concatenation of packed datasets. On a local disk, too.
