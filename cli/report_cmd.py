@@ -51,10 +51,7 @@ def command(
     with progress("report", quiet=as_json) as show:
 
         def on_progress(state: ReportProgress) -> None:
-            if state.comparing:
-                show(state.done, state.total, 0, "comparing views")
-            else:
-                show(state.done, state.total, 0)
+            show(state.done, state.total, 0, f"comparing view {state.view} of {state.views}" if state.view else "")
 
         report = dataset_report(
             dataset, against=against, num_workers=workers or available_cores(), on_progress=on_progress

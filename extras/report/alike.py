@@ -39,7 +39,7 @@ def groups_of_alikes(greys: Greys, on_view: Callable[[int, int], None]) -> tuple
 
     Args:
         greys: uint8 [images, SIDE, SIDE].
-        on_view: Called with the numbers of views that have been compared, and of all.
+        on_view: Called with the number of the view that is compared next, from 1, and that of all.
 
     Returns:
         int64 [images], and the number of bits up to which all pairs were compared: those of more bits, up to
@@ -48,7 +48,7 @@ def groups_of_alikes(greys: Greys, on_view: Callable[[int, int], None]) -> tuple
     groups = np.arange(len(greys))
     whole, whole_thumbs = hashes(greys), thumbs(greys)
     bits: int | None = _bits(_REACHES[0])
-    for number, view in enumerate(VIEWS):
+    for number, view in enumerate(VIEWS, 1):
         on_view(number, len(VIEWS))
         views, reach = hashes(greys, view), None
         for reach in _REACHES:

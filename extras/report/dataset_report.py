@@ -91,7 +91,7 @@ def dataset_report(
 
     def compare(view: int, views: int) -> None:
         if on_progress is not None:
-            on_progress(ReportProgress(view, views, comparing=True))
+            on_progress(ReportProgress(total, total, view, views))
 
     advance(0)
     tasks = [task for number, part in enumerate(parts) for task in part.tasks(number)]

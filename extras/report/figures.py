@@ -26,14 +26,16 @@ class ReportProgress:
     """Progress of `dataset_report`.
 
     Attributes:
-        done: Number of images looked at so far; then of views compared.
-        total: Number of images in all datasets; then of views.
-        comparing: True if images are compared.
+        done: Number of images looked at so far.
+        total: Number of images in both datasets.
+        view: Once all were looked at, the number of the view in which they are compared, from 1; 0 before.
+        views: Number of views.
     """
 
     done: int
     total: int
-    comparing: bool = False
+    view: int = 0
+    views: int = 0
 
 
 @dataclass(frozen=True)

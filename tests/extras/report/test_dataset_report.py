@@ -225,9 +225,10 @@ def test_refused_lines_are_counted_by_reason(tmp_path: Path) -> None:
 def test_progress_counts_every_image_and_then_every_view(dataset: Path) -> None:
     found: list[ReportProgress] = []
     dataset_report(dataset, on_progress=found.append)
-    looked = [state.done for state in found if not state.comparing]
-    assert (looked[0], looked[-1], found[0].total) == (0, len(IMAGES), len(IMAGES))
-    assert [state.done for state in found if state.comparing] == list(range(12))
+    assert {state.total for state in found} == {len(IMAGES)}
+    assert (found[0].done, found[-1].done) == (0, len(IMAGES))
+    assert [state.view for state in found if state.view] == list(range(1, 13))
+    assert {state.views for state in found if state.view} == {12}
 
 
 def test_what_it_cannot_report_on_is_refused(dataset: Path, tmp_path: Path) -> None:
