@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from packtrain._growing.cache import GrowingCache as GrowingCache
     from packtrain._growing.random_records import RandomRecords as RandomRecords
     from packtrain._growing.random_slices import RandomSlices as RandomSlices
+    from packtrain._packer.add_field import add_field as add_field
     from packtrain._packer.changing import append as append
     from packtrain._packer.changing import drop_rows as drop_rows
     from packtrain._packer.export.exporter import export as export
@@ -65,6 +66,7 @@ _HOMES = {
     "_growing.random_records": ("RandomRecords",),
     "_growing.random_slices": ("RandomSlices",),
     "_growing.cache": ("GrowingCache",),
+    "_packer.add_field": ("add_field",),
     "_packer.changing": ("append", "drop_rows"),
     "_packer.export.exporter": ("export",),
     "_packer.foreign.indexer": ("index_shards",),

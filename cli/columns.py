@@ -28,21 +28,38 @@ def column_options(command: F) -> F:
     options = [
         click.option("--image", metavar="COL", help="Column of a list with a header: paths of the images."),
         click.option("--label", metavar="COL", help="Column of the labels."),
-        *(
-            click.option(f"--{kind.option}", _keyword(kind), metavar=_form(kind), multiple=True, help=_help(kind))
-            for kind in KINDS.values()
-        ),
-        click.option("--optional", metavar="NAME", multiple=True, help="A field that samples may lack."),
+        *map(_kind_option, KINDS.values()),
+        *_array_options(),
         click.option(
             "--mask-classes", metavar="NAME=FILE", multiple=True, help="File of the names of a mask's values."
         ),
-        click.option("--dtype", metavar="NAME=TYPE", multiple=True, help="Type of an array's or a mask's values."),
-        click.option("--shape", metavar="NAME=SIZES", multiple=True, help="Shape of an array, such as N,4."),
         click.option("--mask-store", type=click.Choice(MASK_ENCODINGS), help="How masks are stored.  [default: png]"),
     ]
+    return _with(options, command)
+
+
+def added_field_options(command: F) -> F:
+    """Adds those of the options that say which columns can be added to a dataset, for `columns_of`."""
+    kinds = [KINDS[name] for name in ("text", "json", "array", "bytes")]
+    return _with([*map(_kind_option, kinds), *_array_options()], command)
+
+
+def _with(options: Sequence[Callable[[F], F]], command: F) -> F:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def _kind_option(kind: Kind) -> Callable[[F], F]:
+    return click.option(f"--{kind.option}", _keyword(kind), metavar=_form(kind), multiple=True, help=_help(kind))
+
+
+def _array_options() -> list[Callable[[F], F]]:
+    return [
+        click.option("--optional", metavar="NAME", multiple=True, help="A field that samples may lack."),
+        click.option("--dtype", metavar="NAME=TYPE", multiple=True, help="Type of an array's or a mask's values."),
+        click.option("--shape", metavar="NAME=SIZES", multiple=True, help="Shape of an array, such as N,4."),
+    ]
 
 
 def columns_of(
@@ -63,7 +80,7 @@ def columns_of(
     """
     from packtrain._packer.options import Columns, FieldColumn
 
-    named = [(kind.name, *_parse(kind, text)) for kind in KINDS.values() for text in fields[_keyword(kind)]]
+    named = [(kind.name, *_parse(kind, text)) for kind in KINDS.values() for text in fields.get(_keyword(kind), ())]
     names = [name for _, name, _, _ in named]
     masks = [name for kind, name, _, _ in named if kind == "mask"]
     for name in optional:

@@ -16,6 +16,7 @@ COMMANDS: Final = {
     "status": "Show the progress of packing, of indexing, or of a growing cache.",
     "index": "Make a dataset of WebDataset tar shards, which stay where they are.",
     "append": "Append samples to a dataset, as a new version.",
+    "add-field": "Add fields to the samples of a dataset, as a new version.",
     "drop-rows": "Leave rows of a dataset out, in a new version.",
     "log": "Show the versions of a dataset.",
     "export": "Write a dataset to image folders, WebDataset tars or Parquet files.",

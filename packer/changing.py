@@ -130,7 +130,7 @@ def append(
     listed = place_of("source", source)
     with open_listing(listed, folder, folder, options, on_warning) as (images, options, before):
         plan = plan_shards(outline_plan(images, options), images)
-        name = hashlib.sha256(plan.dump()).hexdigest()[:_NAME_DIGITS]
+        name = part_name(plan)
         if any(segment.name == name for segment in newest.segments):
             return ChangeReport(folder, newest.number, newest.records)
         place = folder / SEGMENTS / name
@@ -195,6 +195,11 @@ def _where(folder: Path, version: Version, condition: str) -> npt.NDArray[np.int
             found.append(numbers[query.matches(rows, numbers + start)] + start)
         start += segment.rows
     return np.concatenate(found)
+
+
+def part_name(plan: Plan) -> str:
+    """The name of a segment or a layer that is packed by this plan: whoever packs it again finds it."""
+    return hashlib.sha256(plan.dump()).hexdigest()[:_NAME_DIGITS]
 
 
 @contextmanager

@@ -10,6 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from packtrain._core.arguments import checks_names, flag, instance, whole
 from packtrain._core.arguments import function as require_function
 from packtrain._core.errors import TooManyRejects, UsageError
@@ -214,12 +217,16 @@ def pack_listing(
     num_workers: int = 1,
     max_rejects: str | int = "0.1%",
     before: int = 0,
+    order: npt.NDArray[np.int64] | None = None,
     on_progress: Callable[[PackProgress], None] | None = None,
 ) -> PackReport:
-    """Packs what `open_listing` gave; `pack` says what the arguments mean, and what is raised."""
+    """Packs what `open_listing` gave; `pack` says what the arguments mean, and what is raised.
+
+    With `order`, int64 [entries], that is the entry at each place, and the seed means nothing.
+    """
     guard = _guard(images, max_rejects, before)
     with file_errors(output.folder):
-        plan = _prepare(images, output, options, guard)
+        plan = _prepare(images, output, options, guard).in_order(order)
         run = Run(output, plan, images, range(len(plan.shards)), guard, num_workers, on_progress=on_progress)
         with locked(output.folder / PLAN):
             return _pack_all(run)

@@ -166,9 +166,21 @@ class Plan:
         """SHA-256 of plan.json, in hexadecimal digits."""
         return hashlib.sha256(self.dump()).hexdigest()
 
+    @cached_property
+    def _order(self) -> npt.NDArray[np.int64] | None:
+        return None
+
+    def in_order(self, order: npt.NDArray[np.int64] | None) -> Plan:
+        """The same plan with an order that its document does not have: the entry at each place, int64 [entries]."""
+        plan = replace(self)
+        plan.__dict__["_order"] = order
+        return plan
+
     def ordinals(self, number: int) -> npt.NDArray[np.int64]:
         """Returns the ordinals, int64 [count], of the entries in shard `number`, in place order."""
         shard = self.shards[number]
+        if self._order is not None:
+            return self._order[shard.first : shard.first + shard.count]
         if self.seed is None:
             return np.arange(shard.first, shard.first + shard.count)
         return Permutation(self.entries, self.seed).range(shard.first, shard.first + shard.count)

@@ -20,6 +20,10 @@ APPEND = """
 from packtrain import append
 append(args["OUT"], args["LIST"])
 """
+ADD = """
+from packtrain import FieldColumn, add_field
+add_field(args["OUT"], args["LIST"], [FieldColumn("caption", "text", "caption", by_path=False)])
+"""
 DROP = """
 from packtrain import drop_rows
 drop_rows(args["OUT"], [1, 4])
@@ -68,6 +72,23 @@ def test_killed_anywhere_and_run_again(
         if code == APPEND or found == old:
             assert program.run().returncode == 0
         assert labels(out) == new
+        assert not verify(out).problems
+
+
+def test_killed_while_a_field_is_added(
+    packer: FaultServer, before: Path, tmp_path: Path, memory_path: Path, campaign: Campaign
+) -> None:
+    out, listing = memory_path / "out", tmp_path / "captions.csv"
+    listing.write_text("path,caption\n" + "".join(f"{number}.jpg,n{number}\n" for number in range(6)))
+    program = Program(packer, ADD, {"OUT": str(out), "LIST": str(listing)}, out).starting_from(before)
+    old = labels(before)
+    for _ in campaign(program, program.undisturbed(), Action.KILL, Action.TEAR):
+        assert labels(out) == old
+        assert not verify(out).problems
+        if "caption" not in open_dataset(out).schema.names:
+            assert program.run().returncode == 0
+        dataset = open_dataset(out, fields=["caption", "label"])
+        assert [dataset[row] for row in range(6)] == [(f"n{number}", number) for number in range(6)]
         assert not verify(out).problems
 
 

@@ -97,7 +97,7 @@ def test_the_versions_of_a_changed_dataset_are_read() -> None:
         for row, (source, _) in enumerate(lines):
             assert opened.record(row) == (SOURCES / source).read_bytes()
     assert len(open_dataset(CHANGED)) == len(versions[3])
-    assert verify(CHANGED).problems == verify(CHANGED).orphans == ()
+    assert (verify(CHANGED).problems, verify(CHANGED).orphans) == ((), ())
 
 
 def test_a_segment_is_a_dataset() -> None:

@@ -8,6 +8,8 @@ import multiprocessing
 import pickle
 import shutil
 import tempfile
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from packtrain import Loader, append, drop_rows, open_dataset, verify
+from packtrain import FieldColumn, Loader, add_field, append, drop_rows, open_dataset, verify
 from packtrain._readers.dataset.summary import summarise
-from packtrain.errors import CorruptFile, UnsupportedVersion, UsageError
+from packtrain.errors import CorruptFile, ListError, UnsupportedVersion, UsageError
 from packtrain.transforms import CenterCrop
 
 Sample = tuple[bytes, int]
@@ -199,6 +201,96 @@ def test_info_counts_what_the_newest_version_has(changed: tuple[Path, list[Sampl
     bytes = summary.fields["image"].record_bytes
     assert bytes is not None
     assert (bytes.min, bytes.max) == (sizes[0], sizes[-1])
+
+
+def captions(out: Path, listing: Path, chosen: Callable[[int], bool] = lambda row: True) -> Path:
+    """A list of a caption and two numbers for some of the rows of a dataset, in another order."""
+    dataset = open_dataset(out)
+    rows = [row for row in reversed(range(len(dataset))) if chosen(row)]
+    lines = [json.dumps({"path": dataset.filename(row), "says": f"n{row}", "box": [row, 0.5]}) for row in rows]
+    listing.write_text("".join(f"{line}\n" for line in lines))
+    return listing
+
+
+CAPTION = FieldColumn("caption", "text", "says", by_path=False)
+BOX = FieldColumn("box", "array", "box", by_path=False)
+
+
+def test_added_fields_belong_to_their_samples(
+    changed: tuple[Path, list[Sample]], tmp_path: Path, images: Images
+) -> None:
+    out, samples = changed
+    before = tree(out)
+    report = add_field(out, captions(out, tmp_path / "more.jsonl"), [CAPTION, BOX])
+    assert (report.version, report.records) == (5, len(samples))
+    dataset = open_dataset(out, fields=["image", "label", "caption", "box"])
+    for row, sample in enumerate(samples):
+        assert (bytes(dataset.record(row)), dataset[row].label) == sample
+        assert dataset[row].caption == f"n{row}"
+        np.testing.assert_array_equal(dataset[row].box, [row, 0.5])
+    assert {**tree(out), **before} == tree(out), "a file was written again"
+    assert not verify(out).problems
+    assert held(open_dataset(out, version=4)) == samples
+    # What comes later is without it.
+    append(out, images.listed(1)[0])
+    assert open_dataset(out).value(len(samples), "caption") is None
+
+
+def test_records_of_a_layer_lie_in_the_order_of_the_segment(changed: tuple[Path, list[Sample]], tmp_path: Path) -> None:
+    out, _ = changed
+    add_field(out, captions(out, tmp_path / "more.jsonl"), [CAPTION])
+    for folder in (out, *out.glob("segments/*")):
+        orders = [np.load(layer / "index/by_place.npy") for layer in out.glob("layers/*")]
+        assert any(np.array_equal(np.load(folder / "index/by_place.npy"), order) for order in orders)
+    offset = {layer: np.load(layer / "index/field.caption.offset.npy") for layer in out.glob("layers/*")}
+    for layer, offsets in offset.items():
+        placed = offsets[np.load(layer / "index/by_place.npy")]
+        assert (np.diff(placed[placed > 0]) > 0).all()
+
+
+def test_a_field_may_be_missing_or_replaced(changed: tuple[Path, list[Sample]], tmp_path: Path) -> None:
+    out, samples = changed
+    listing = captions(out, tmp_path / "some.jsonl", lambda row: row % 2 == 0)
+    add_field(out, listing, [replace(CAPTION, optional=True), replace(BOX, optional=True)])
+    dataset = open_dataset(out, fields=["caption", "box"])
+    assert [dataset[row].caption for row in range(len(dataset))] == [
+        None if row % 2 else f"n{row}" for row in range(len(samples))
+    ]
+    with pytest.raises(UsageError, match="a field caption already"):
+        add_field(out, listing, [replace(CAPTION, optional=True)])
+    add_field(out, captions(out, tmp_path / "all.jsonl"), [CAPTION], replace_existing=True)
+    dataset = open_dataset(out, fields=["caption", "box"])
+    assert [dataset[row].caption for row in range(len(dataset))] == [f"n{row}" for row in range(len(samples))]
+    assert dataset[1].box is None
+
+
+def test_keys_that_do_not_fit_are_named(changed: tuple[Path, list[Sample]], tmp_path: Path) -> None:
+    out, _ = changed
+    listing = captions(out, tmp_path / "all.jsonl")
+    lines = listing.read_text().splitlines(keepends=True)
+    for text, message in [
+        ("".join(lines[1:]), r"has nothing for some samples .*13\.jpg.*--optional"),
+        ("".join([*lines, lines[3]]), r"line 11 has the same key as line 3: "),
+        (
+            "".join([*lines, json.dumps({"path": "x.jpg", "says": "", "box": [1, 2]})]),
+            r"1 keys name no sample .*'x\.jpg'",
+        ),
+    ]:
+        listing.write_text(text)
+        with pytest.raises(ListError, match=message):
+            add_field(out, listing, [CAPTION])
+    listing.write_text("".join(lines))
+    with pytest.raises(UsageError, match="a mask cannot be added"):
+        add_field(out, listing, [FieldColumn("seg", "mask", "says", by_path=True)])
+    append(out, _again(tmp_path))
+    with pytest.raises(ListError, match=r"several samples have the same path, such as '13\.jpg'"):
+        add_field(out, listing, [CAPTION])
+
+
+def _again(folder: Path) -> Path:
+    """A list of an image that the dataset has."""
+    (folder / "again.txt").write_text("13.jpg 3\n")
+    return folder / "again.txt"
 
 
 def test_rows_are_dropped_by_a_condition(changed: tuple[Path, list[Sample]]) -> None:

@@ -1,0 +1,296 @@
+"""Adds fields to a dataset: packs what a list says of its samples into a layer beside each segment."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from packtrain._core.arguments import checks_names, flag, function, instance, path_of, whole
+from packtrain._core.document import MOST_BYTES
+from packtrain._core.errors import ListError, OutputConflict, UsageError
+from packtrain._core.index import Index
+from packtrain._core.manifest import MANIFEST, Manifest
+from packtrain._core.opening import read_regular
+from packtrain._core.options import LabelSpec
+from packtrain._core.printable import printable
+from packtrain._core.schema import Field
+from packtrain._core.version_schema import MergedSchema, part_schema
+from packtrain._core.versions import (
+    LAYERS,
+    Change,
+    Layer,
+    ManifestInfo,
+    Segment,
+    Version,
+    begin_versions,
+    load_version,
+    publish,
+    segment_manifest,
+)
+from packtrain._readers.dataset.kept import dropped_rows
+
+from .changing import ChangeReport, part_name, writing
+from .listing import ListedSample, Listing, Reject, Source
+from .lists.reader import read_list
+from .options import Columns, FieldColumn, PackOptions
+from .output import Output
+from .pack import pack_listing
+from .pack_run import PackProgress
+from .planning import outline_plan, plan_shards, settled_fields
+
+KINDS: Final = ("text", "json", "array", "bytes")
+"""Kinds of fields that can be added. Those with pixels depend on how the image was stored."""
+_KEY: Final = "added_field_key"
+_NAMED: Final = 3
+_MISSING: Final = -1
+_AT_ONCE: Final = 1 << 14
+
+
+@checks_names()
+def add_field(
+    dataset: str | os.PathLike[str],
+    source: str | os.PathLike[str],
+    fields: Sequence[FieldColumn],
+    *,
+    key: str = "path",
+    root: str | os.PathLike[str] | None = None,
+    replace_existing: bool = False,
+    num_workers: int = 1,
+    on_progress: Callable[[PackProgress], None] | None = None,
+) -> ChangeReport:
+    """Adds fields to the samples of a dataset, as a new version. Nothing that is there is written again.
+
+    A row of the list belongs to the sample whose path, byte for byte, is the value of the key column in UTF-8. If a run
+    stops for any reason, the same call continues where it stopped.
+
+    Args:
+        dataset: The folder of the dataset.
+        source: A list with named columns: CSV, TSV, JSON lines or Parquet.
+        fields: The columns that hold the fields: texts, JSON, arrays or bytes. One that is `optional` may be missing.
+        key: Name of the column of the list that holds the paths.
+        root: Folder that relative paths of values start from; None for the folder of the list.
+        replace_existing: True to put fields in the place of those of the same name.
+        num_workers: Number of worker processes, as in `packtrain.pack`.
+        on_progress: Called as by `packtrain.pack`, for each segment.
+
+    Returns:
+        The new version.
+
+    Raises:
+        ListError: The list cannot be read; or a key is there twice, in the list or in the dataset, names no sample, or
+            is missing for a sample although the field is not optional.
+        UsageError: A field cannot be added, or is there already.
+        OutputConflict: Another process adds the same, or has replaced a segment meanwhile.
+        PacktrainError: What `packtrain.pack` raises.
+    """
+    folder, listed = path_of("dataset", dataset), path_of("source", source)
+    function("on_progress", on_progress)
+    workers = whole("num_workers", num_workers, 1)
+    columns = tuple(instance("fields", field, FieldColumn) for field in fields)
+    begin_versions(folder)
+    newest = load_version(folder)
+    _require_addable(columns, newest, replaced=flag("replace_existing", replace_existing))
+    table = read_list(
+        listed,
+        LabelSpec("none"),
+        columns=Columns(fields=(*columns, FieldColumn(_KEY, "text", key, by_path=False))),
+        root=None if root is None else path_of("root", root),
+    )
+    if table.rejects:
+        first = table.rejects[0]
+        raise ListError(f"{listed}: line {first.line}: {first.reason}")
+    options = PackOptions(columns=Columns(fields=columns), seed=None)
+    settled = settled_fields(table, replace(options, columns=table.columns))[: len(columns)]
+    options = replace(options, columns=Columns(fields=tuple(map(_as_settled, columns, settled))))
+    matches = _matched(folder, newest, table, listed, optional=all(column.optional for column in columns))
+    layers = {
+        segment.name: _pack_layer(folder, segment, table, matches[segment.name], options, workers, on_progress)
+        for segment in newest.segments
+    }
+    names = ", ".join(column.name for column in columns)
+    change = Change("add-field", f"added {names} from {listed.name}")
+    version = publish(folder, partial(_with_layers, folder, layers, change))
+    return ChangeReport(folder, version.number, version.records)
+
+
+def _require_addable(columns: Sequence[FieldColumn], version: Version, *, replaced: bool) -> None:
+    if not columns:
+        raise UsageError("no field is named that is to be added")
+    for column in columns:
+        if column.kind not in KINDS:
+            raise UsageError(
+                f"{column.name}: a {column.kind} cannot be added, because it has to fit the stored image: pack again"
+            )
+        if column.name in version.schema.names and not replaced:
+            raise UsageError(f"there is a field {column.name} already: give another name, or add --replace")
+
+
+def _as_settled(column: FieldColumn, field: Field) -> FieldColumn:
+    """The same column, with the type and shape that fit all segments."""
+    return replace(column, dtype=field.dtype, shape=field.shape)
+
+
+def _matched(
+    folder: Path, version: Version, table: Listing, listed: Path, *, optional: bool
+) -> dict[str, npt.NDArray[np.int64]]:
+    """For each segment, the ordinal of the list's row for each of its rows, -1 where there is none."""
+    ordinals = _ordinals_by_key(table, listed)
+    matches: dict[str, npt.NDArray[np.int64]] = {}
+    uses, of_dropped = np.zeros(len(table), np.int64), np.zeros(len(table), bool)
+    missing = list[str]()
+    for segment in version.segments:
+        keys = _keys(folder, segment)
+        found = np.fromiter((ordinals.get(key, _MISSING) for key in keys), np.int64, segment.records)
+        kept = np.ones(segment.records, bool)
+        if segment.dropped is not None:
+            kept[dropped_rows(folder, segment.dropped, segment.records)] = False
+        there = found != _MISSING
+        uses += np.bincount(found[kept & there], minlength=len(table))
+        of_dropped[found[~kept & there]] = True
+        if not optional:
+            missing += [_shown(keys[row]) for row in np.flatnonzero(kept & ~there)[:_NAMED].tolist()]
+        matches[segment.name] = found
+    if (uses > 1).any():
+        raise ListError(f"{folder}: several samples have the same path, such as {_some(table, uses > 1)}")
+    if (unknown := (uses == 0) & ~of_dropped).any():
+        raise ListError(
+            f"{listed}: {np.count_nonzero(unknown):,} keys name no sample of {folder}, such as {_some(table, unknown)}"
+        )
+    if missing:
+        raise ListError(
+            f"{listed} has nothing for some samples of {folder}, such as {', '.join(missing[:_NAMED])}: with "
+            "--optional, samples may be without a field"
+        )
+    return matches
+
+
+def _ordinals_by_key(table: Listing, listed: Path) -> Mapping[bytes, int]:
+    found: dict[bytes, int] = {}
+    for start in range(0, len(table), _AT_ONCE):
+        ordinals = np.arange(start, min(start + _AT_ONCE, len(table)))
+        for ordinal, entry in zip(ordinals.tolist(), table.entries(ordinals), strict=True):
+            cell = entry.cells[-1]
+            key = b"" if cell is None else cell.content
+            if found.setdefault(key, ordinal) != ordinal:
+                first = table.line_numbers(np.array([found[key]]))[0]
+                raise ListError(f"{listed}: line {entry.line} has the same key as line {first}: {_shown(key)}")
+    return found
+
+
+def _keys(folder: Path, segment: Segment) -> Sequence[bytes]:
+    """The paths of all rows of a segment."""
+    index = Index.of(segment.folder(folder), segment_manifest(folder, segment))
+    index.check_content()
+    offsets, texts = index["path_offsets"].tolist(), index["path_bytes"].tobytes()
+    return [texts[start:stop] for start, stop in pairwise(offsets)]
+
+
+def _some(table: Listing, chosen: npt.NDArray[np.bool_]) -> str:
+    """The first keys of the rows that are chosen."""
+    entries = table.entries(np.flatnonzero(chosen)[:_NAMED])
+    return ", ".join(_shown(b"" if (cell := entry.cells[-1]) is None else cell.content) for entry in entries)
+
+
+def _shown(key: bytes) -> str:
+    return repr(printable(os.fsdecode(key)))
+
+
+class LayerRows:
+    """What a list says of the rows of a segment, as a `Listing`. Its lines are the rows.
+
+    Args:
+        table: The list, whose last field is the key.
+        matches: Ordinal of the list's row for each row of the segment, -1 where there is none.
+        options: Options with the fields.
+        digest: Names the segment, for the plan.
+    """
+
+    def __init__(self, table: Listing, matches: npt.NDArray[np.int64], options: PackOptions, digest: str) -> None:
+        self.labels = LabelSpec("none")
+        assert options.columns is not None, "a layer has fields"
+        self.columns: Columns | None = options.columns
+        self.fields: tuple[Field, ...] | None = None
+        self.name = table.name
+        self.classes: tuple[str, ...] | None = None
+        self.rejects: list[Reject] = []
+        self.lines, self.duplicates = len(matches), 0
+        self.sha256 = hashlib.sha256(f"{table.sha256} {digest}".encode()).hexdigest()
+        self.advice = ""
+        self._table, self._matches = table, matches
+        self._nothing = (None,) * len(options.columns.fields)
+
+    @property
+    def source(self) -> Source:
+        """Where the list's values come from."""
+        return self._table.source
+
+    def __len__(self) -> int:
+        """Number of rows of the segment."""
+        return len(self._matches)
+
+    def entries(self, ordinals: npt.NDArray[np.int64]) -> tuple[ListedSample, ...]:
+        """What the list says of these rows."""
+        wanted = self._matches[ordinals]
+        found = iter(self._table.entries(wanted[wanted != _MISSING]))
+        return tuple(
+            ListedSample(row, "", None, self._nothing if match == _MISSING else next(found).cells[:-1])
+            for row, match in zip(ordinals.tolist(), wanted.tolist(), strict=True)
+        )
+
+    def line_numbers(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Returns the rows themselves."""
+        return ordinals
+
+
+def _pack_layer(
+    folder: Path,
+    segment: Segment,
+    table: Listing,
+    matches: npt.NDArray[np.int64],
+    options: PackOptions,
+    workers: int,
+    on_progress: Callable[[PackProgress], None] | None,
+) -> Layer:
+    """Packs the layer of a segment, its records in the order of the segment's."""
+    manifest = segment_manifest(folder, segment)
+    assert options.columns is not None, "a layer has fields"
+    if (matches == _MISSING).any():
+        optional = tuple(replace(column, optional=True) for column in options.columns.fields)
+        options = replace(options, columns=Columns(fields=optional))
+    options = replace(options, format=manifest.format)
+    rows = LayerRows(table, matches, options, segment.manifest.sha256)
+    name = part_name(plan_shards(outline_plan(rows, options), rows))
+    place = folder / LAYERS / name
+    order = Index.of(segment.folder(folder), manifest)["by_place"]
+    with writing(place):
+        pack_listing(
+            rows, Output(place), options, num_workers=workers, max_rejects=0, order=order, on_progress=on_progress
+        )
+        data = read_regular(place / MANIFEST, MOST_BYTES)
+    return Layer(name, ManifestInfo.of(data), Manifest.parse(data, place / MANIFEST).schema.names)
+
+
+def _with_layers(folder: Path, layers: Mapping[str, Layer], change: Change, newest: Version) -> Version:
+    """The version that follows `newest`, with one more layer for each of these segments."""
+    if missing := layers.keys() - {segment.name for segment in newest.segments}:
+        raise OutputConflict(
+            f"{folder}: segment {min(missing)} has just been replaced by somebody else. Run the command again"
+        )
+    segments = [_with_layer(each, layers[each.name]) if each.name in layers else each for each in newest.segments]
+    merged = MergedSchema.of([part_schema(folder, segment) for segment in segments])
+    return replace(newest.after(change, segments), fields=merged.fields, labels=merged.labels, classes=merged.classes)
+
+
+def _with_layer(segment: Segment, added: Layer) -> Segment:
+    """A segment with one more layer, whose fields take the place of those of the same name."""
+    kept = (replace(each, fields=tuple(set(each.fields) - set(added.fields))) for each in segment.layers)
+    return replace(segment, layers=(*(each for each in kept if each.fields), added))
