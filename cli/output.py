@@ -110,9 +110,12 @@ class _Lines:
             return
         self._last = now
         rate = max(0, done - resumed - self._before) / (now - self._start) if now > self._start else 0
-        left = f", {(total - done) / rate:,.0f} s left" if rate else ""
-        if not total:
+        left = f", {(total - done) / rate:,.0f} s left" if rate and total else ""
+        if not done and not total:
             amount = ""
+        elif not total:
+            # Of samples that come one by one, nobody knows how many there are.
+            amount = f"{done:,} ({rate:,.0f} {self._unit}/s)"
         elif self._unit == "bytes":
             amount = f"{size(done)} of {size(total)} ({size(rate)}/s{left})"
         else:

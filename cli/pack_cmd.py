@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from packtrain._packer.ray_engine import RayEngine
 
 _REMARKS: Final = 8
+_FUNCTION: Final = "expected MODULE:FUNCTION, as in my_data:sample for the function sample in my_data.py"
 _CLASSES: Final = 5
 
 
@@ -53,6 +56,7 @@ _CLASSES: Final = 5
     "--classes, or sorted as text (10 before 3).",
 )
 @column_options
+@click.option("--function", metavar="MODULE:FUNCTION", help="Makes a sample of each input; LIST is then MODULE:INPUTS.")
 @click.option("--classes", type=PATH, help="File of class names, one per line, in label order.")
 @click.option("--allow-empty", is_flag=True, help="Also accept class folders without images.")
 @click.option(
@@ -114,6 +118,7 @@ def command(
     address: str | None,
     ray_log: bool,
     part: str | None,
+    function: str | None,
     as_json: bool,
     **choices: Any,
 ) -> None:
@@ -129,19 +134,29 @@ def command(
     LIST may be a folder with a dataset, packed or indexed, which is packed once more, with the same rows. Records that
     do not change are copied; only other images, and masks that are resized with them, are decoded.
 
+    LIST may be MODULE:NAME, the name of inputs in Python, or of a function that returns or yields samples: dicts of a
+    field's name and its value. --function makes a sample of each input.
+
     LIST, OUT and --root may be addresses in an object store, such as s3://bucket/imagenet.
 
     Several machines that share OUT can pack a part each at the same time, with --part. `packtrain status OUT` shows
     their progress, and `packtrain merge OUT` makes the dataset.
     """
     from packtrain._codec.pillow import pillow_conflict
+    from packtrain._packer.listing import is_items
     from packtrain._packer.pack import pack
     from packtrain._packer.pack_run import PackProgress
     from packtrain._packer.parts import Part
+    from packtrain._packer.user_code import load_named
 
     source, out = named(words, "LIST", "OUT")
     warn(pillow_conflict())
     options = _options(source, **choices)
+    samples = _samples(source)
+    if function is not None and samples is None:
+        raise UsageError(f"--function makes samples of inputs, and {source} is none: name them, as MODULE:INPUTS")
+    if samples is None or is_items(samples):
+        workers = workers if engine == "ray" else workers or available_cores()
     cluster = _cluster(engine, address, ray_log)
     one = None if part is None else Part.parse(part)
     if one is not None and one.origin:
@@ -155,10 +170,11 @@ def command(
             show(state.done, state.total, state.resumed, f"{state.rejects} rejects" if state.rejects else "")
 
         report = pack(
-            source,
+            source if samples is None else samples,
             out,
             options,
-            num_workers=workers if cluster else workers or available_cores(),
+            function=None if function is None else load_named(function, _FUNCTION),
+            num_workers=workers,
             max_rejects=max_rejects,
             retry_rejects=retry_rejects,
             spool=spool,
@@ -171,6 +187,29 @@ def command(
         print_json(report)
     else:
         say(describe_report(report, time.monotonic() - start))
+
+
+def _samples(source: Path | str) -> Any:
+    """Return what MODULE:NAME names, or what it returns if it is a function; None if the source is a path."""
+    from packtrain._packer.listing import is_items
+    from packtrain._packer.user_code import is_named, load_named, with_line
+
+    name = str(source)
+    if not is_named(name) or Path(name).exists():
+        return None
+    found = load_named(name, "")
+    # A class or a factory makes the function.
+    for _ in range(2):
+        if callable(found) and not isinstance(found, Iterable) and not is_items(found):
+            try:
+                found = found()
+            except Exception as error:
+                raise UsageError(f"source {name}: {with_line(error, __file__)}") from error
+    if isinstance(found, str | bytes | os.PathLike) or not (isinstance(found, Iterable) or is_items(found)):
+        raise UsageError(
+            f"source {name}: an object of type {type(found).__name__}, neither samples nor a function that yields them"
+        )
+    return found
 
 
 def _cluster(engine: str, address: str | None, log: bool) -> RayEngine | None:

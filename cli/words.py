@@ -17,7 +17,7 @@ from packtrain._core.suggestions import did_you_mean
 
 Word = TypeVar("Word", bound=str | Path)
 _SHOWN: Final = 5
-_OTHERWISE: Final = {"--decode": "decode_images"}
+_OTHERWISE: Final = {"--decode": "decode_images", "--workers": "num_workers"}
 """Options that the library calls otherwise."""
 
 

@@ -145,7 +145,7 @@ class PackProgress:
 
     Attributes:
         done: Number of lines that are done, including those of earlier runs.
-        total: Number of lines to pack.
+        total: Number of lines to pack; 0 for samples that come one by one, of which nobody knows.
         resumed: Number of lines that earlier runs have done.
         rejects: Number of lines refused so far.
     """

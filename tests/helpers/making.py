@@ -7,23 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from helpers.fields import FieldSource
 from helpers.support import encoded, picture
-
-from packtrain._packer.options import Columns, FieldColumn
 
 BAD = 5
 """The input of which there is no sample."""
-COLUMNS = Columns(
-    "photo",
-    "class",
-    (
-        FieldColumn("seg", "mask", "seg", by_path=True, optional=True),
-        FieldColumn("depth", "mask", "depth", by_path=True, encoding="raw"),
-        FieldColumn("caption", "text", "caption", by_path=False),
-        FieldColumn("boxes", "array", "boxes", by_path=False, dtype="float32", shape=(None, 4)),
-    ),
-)
 
 
 def image(number: int) -> bytes:
@@ -55,11 +42,6 @@ def of_line(line: str) -> dict[str, Any]:
     """What a line of `image_set` says: its image by path."""
     name, label = line.rsplit(" ", 1)
     return {"image": name, "label": int(label)}
-
-
-def of_source(source: FieldSource) -> dict[str, Any]:
-    """What a line of `field_set` holds, as values."""
-    return source.values | {"label": source.label}
 
 
 def stream(count: int) -> Iterator[dict[str, Any]]:
