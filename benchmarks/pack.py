@@ -29,6 +29,8 @@ QUICK_LINES: Final = 600
 REPETITIONS: Final = 5
 ENVIRONMENTS: Final = {"webdataset ShardWriter": "webdataset", "streaming MDSWriter": "streaming"}
 """The environments of the peers, see `environments.PEERS`."""
+FILES: Final = "packtrain tar"
+ONE_BY_ONE: Final = "packtrain tar, one by one"
 LEAST: Final = {"webdataset ShardWriter": 2.0, "streaming MDSWriter": 1.5}
 """The peers, and by what factor packing to tar should be faster."""
 
@@ -81,7 +83,8 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
             target(f"{name}: images/s over {peer}", ratios[name][peer], least=LEAST[peer])
             for name in ("packtrain tar, 2 workers", "packtrain tar")
             for peer in there
-        ],
+        ]
+        + [target(f"{ONE_BY_ONE}: images/s over files", ratio(seconds[FILES], seconds[ONE_BY_ONE]), least=0.95)],
     }
 
 

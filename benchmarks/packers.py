@@ -44,6 +44,23 @@ def packtrain(format_name: str, workers: int, mode: str = "verbatim") -> Pack:
     return run
 
 
+def packtrain_samples() -> Pack:
+    """The same images as samples that come one by one, from a generator that reads the files."""
+    from packtrain import PackOptions, StoreOptions, pack
+
+    importlib.import_module("packtrain._packer.stream")
+
+    def run(images: Path, root: Path, out: Path) -> None:
+        def samples() -> Iterator[dict[str, bytes | int]]:
+            for _, path, label in _samples(images, root):
+                with open(path, "rb", buffering=0) as file:
+                    yield {"image": file.read(), "label": label}
+
+        pack(samples(), out, PackOptions(format="tar", shard_size=SHARD_BYTES, store=StoreOptions("verbatim")))
+
+    return run
+
+
 def shard_writer() -> Pack:
     import webdataset
 
@@ -89,6 +106,7 @@ def plain_copy() -> Pack:
 PACKERS: Final[dict[str, Callable[[], Pack]]] = {
     "webdataset ShardWriter": shard_writer,
     "packtrain tar": lambda: packtrain("tar", 1),
+    "packtrain tar, one by one": packtrain_samples,
     "streaming MDSWriter": mds_writer,
     "packtrain hdf5": lambda: packtrain("hdf5", 1),
     "packtrain lmdb": lambda: packtrain("lmdb", 1),
