@@ -26,14 +26,15 @@ _LABELS: Final = ("int", "int*K", "float", "float*K", "class", "none")
 @checks_names()
 @dataclass(frozen=True)
 class FieldColumn:
-    """A column of a list that holds a field of the samples.
+    """A column of a list, or a key of samples from Python code, that holds a field of the samples.
 
     Attributes:
         name: Name of the field.
         kind: Its kind: ``"image"``, ``"mask"``, ``"text"``, ``"json"``, ``"array"`` or ``"bytes"``.
         column: Name of the column.
         by_path: True if the cells are paths of files that hold the values; always for images and masks. The files of an
-            array field are ``.npy`` files. Binary cells of Parquet hold the values of a bytes field, whatever this is.
+            array field are ``.npy`` files. Binary cells of Parquet hold the values of a bytes field, whatever this is;
+            and so does whatever is no text and no path in a sample from Python code.
         optional: True if samples may be without the field.
         encoding: How a mask is stored, ``"png"`` or ``"raw"``.
         dtype: Type of an array's or a mask's values, such as ``"float32"``, which becomes numpy's type string; None to
@@ -95,7 +96,7 @@ def _little_endian(dtype: str) -> str:
 @checks_names()
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a list that are stored.
+    """The columns of a list that are stored, or the keys of samples from Python code.
 
     Attributes:
         image: Name of the column with the paths of the images; None for samples without an image.
