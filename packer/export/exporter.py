@@ -135,9 +135,9 @@ def export(
         target = _TARGETS[to](folder, source.schema, name, len(bounds) - 1)
         with file_errors(folder):
             require_usable(folder, PLAN)
-            begun = plan.settle(folder)
+            plan.settle(folder)
             with locked(folder / PLAN):
-                return _run(target, plan, source, bounds, num_workers, begun, on_progress)
+                return _run(target, plan, source, bounds, num_workers, on_progress)
 
 
 def _folder(out: str | os.PathLike[str]) -> Path:
@@ -156,17 +156,15 @@ def _run(
     source: SourceRows,
     bounds: Sequence[int],
     workers: int,
-    begun: bool,
     on_progress: Callable[[ExportProgress], None] | None,
 ) -> ExportReport:
     """Writes the parts that are missing, while nobody else works there."""
-    complete = begun and target.is_complete
+    complete = target.is_complete
     missing: list[int] = []
     if not complete:
-        if begun:
-            target.clean()
+        target.clean()
         target.prepare()
-        missing = [number for number in range(target.parts) if not target.part_path(number).exists()]
+        missing = target.missing()
         try:
             _write(target, source, bounds, missing, workers, on_progress)
             target.finish()

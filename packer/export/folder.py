@@ -76,6 +76,11 @@ class FolderTarget(Target):
             fsync_folder(folder)
         write_file(self.part_path(task.number), ["".join(lines).encode()])
 
+    @override
+    def missing(self) -> list[int]:
+        # A run that was killed while it removed the parts has removed some.
+        return [] if (self.out / _LIST).exists() else super().missing()
+
     @property
     @override
     def is_complete(self) -> bool:

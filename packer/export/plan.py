@@ -50,8 +50,8 @@ class ExportPlan:
         starts = np.cumsum(sizes) - sizes
         return [*np.flatnonzero(np.diff(starts // self.part_bytes, prepend=-1)).tolist(), self.rows]
 
-    def settle(self, folder: Path) -> bool:
-        """Writes the plan to `folder`, unless it is there. Returns True if it was.
+    def settle(self, folder: Path) -> None:
+        """Writes the plan to `folder`, unless it is there.
 
         Raises:
             OutputConflict: There is the plan of another export.
@@ -65,9 +65,9 @@ class ExportPlan:
         except FileExistsError:
             there = parse_document(type(self), load_document(path, newest=_VERSION, most=_MOST_BYTES), path)
         else:
-            return False
+            return
         if there == self:
-            return True
+            return
         if there.to != self.to:
             what = f"to {there.to}, and not to {self.to}"
         elif there.rows != self.rows or there.source_sha256 != self.source_sha256:

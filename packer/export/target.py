@@ -80,10 +80,14 @@ class Target(ABC):
     def write(self, task: ExportTask, report: Callable[[PartProgress], None]) -> None:
         """Writes a part."""
 
+    def missing(self) -> list[int]:
+        """The numbers of the parts that are not done."""
+        return [number for number in range(self.parts) if not self.part_path(number).exists()]
+
     @property
     def is_complete(self) -> bool:
         """True if nothing is left to do."""
-        return all(self.part_path(number).exists() for number in range(self.parts))
+        return not self.missing()
 
     def finish(self) -> None:  # noqa: B027  # most forms are their parts
         """Makes one of the parts."""
