@@ -30,6 +30,10 @@ class ParquetTarget(Target):
 
     by_name: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        # Before anything is written.
+        require_pyarrow()
+
     @override
     def part_path(self, number: int) -> Path:
         return self.out / f"{self.name}-{number:05d}-of-{self.parts:05d}.parquet"

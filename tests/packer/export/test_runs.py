@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ import pytest
 from helpers.datasets import make_dataset
 from helpers.shards import write_shards
 from helpers.staging.remote import BUCKET, installed
-from helpers.support import flip, tree
+from helpers.support import flip, image_set, packed, tree
 
-from packtrain import export, index_shards
+from packtrain import export, index_shards, open_dataset
 from packtrain.errors import CorruptRecord, MissingDependency, OutputConflict, UsageError
 from packtrain.reports import ExportProgress, ExportReport
 
@@ -35,7 +36,7 @@ def test_a_run_continues_after_damage_with_what_is_finished(dataset: Path, tmp_p
     assert expected.parts > 2
     out, sound = tmp_path / "out", (dataset / "t-000000.tar").read_bytes()
     flip(dataset / "t-000000.tar", -3000)
-    with pytest.raises(CorruptRecord, match=r"row 5, .* is damaged") as raised:
+    with pytest.raises(CorruptRecord, match=r"field other of row 5 \(.* is damaged") as raised:
         exported(dataset, out, to)
     assert raised.value.row == 5
     assert not [name for name in tree(out) if ".tmp-" in name]
@@ -109,9 +110,10 @@ def test_what_lies_there_already_is_left_alone(dataset: Path, tmp_path: Path) ->
 def test_parquet_without_pyarrow_names_the_extra(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(MissingDependency, match=r"packtrain\[parquet\]"):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingDependency, match=r"pip install .*\[parquet\]"):
         exported(dataset, tmp_path / "out", "parquet")
+    assert not (tmp_path / "out").exists()
 
 
 def test_tars_of_others_are_exported(tmp_path: Path) -> None:
@@ -119,8 +121,6 @@ def test_tars_of_others_are_exported(tmp_path: Path) -> None:
     index_shards(tmp_path / "shards", tmp_path / "indexed")
     report = export(tmp_path / "indexed", tmp_path / "out", to="webdataset")
     index_shards(tmp_path / "out", tmp_path / "again")
-    from packtrain import open_dataset
-
     one, two = open_dataset(tmp_path / "indexed"), open_dataset(tmp_path / "again")
     assert report.rows == len(one) == len(two)
     for row in range(len(one)):
@@ -129,8 +129,9 @@ def test_tars_of_others_are_exported(tmp_path: Path) -> None:
 
 
 def test_a_dataset_in_an_object_store_takes_a_folder_for_its_copy(
-    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    dataset = packed(image_set(tmp_path / "images", 5), tmp_path / "set", "tar")
     objects = installed(tmp_path / "store", monkeypatch)
     shutil.copytree(dataset, objects.path(f"{BUCKET}/set"))
     with pytest.raises(UsageError, match=f"{BUCKET}/set is in an object store: name a folder .* with `stage`"):
