@@ -191,7 +191,9 @@ def require_module(name: str) -> None:
 
 
 def import_torchvision() -> Any:
-    """torchvision. What imports it later gets the same module."""
+    """torchvision; the test is skipped without it. What imports it later gets the same module."""
+    if find_spec("torchvision") is None:
+        _absent("torchvision is not installed: pip install --no-deps torchvision")
     # A torchvision built for another torch cannot load its C++ operators. Our tests need none of them, but the import
     # fails unless their schemas exist.
     import torch

@@ -356,7 +356,8 @@ def test_damaged_records_are_left_out_or_named(tmp_path: Path, workers: int) -> 
     with decoding():
         with pytest.warns(RuntimeWarning, match="left out: ") as warned:
             assert_same(batches_of(data, 1, num_workers=workers, **options), expected)
-        assert [f"row {row} (" in str(one.message) for row, one in zip((0, 7), warned, strict=True)] == [True, True]
+        said = [str(one.message) for one in warned if one.category is RuntimeWarning]
+        assert [f"row {row} (" in message for row, message in zip((0, 7), said, strict=True)] == [True, True]
         with pytest.raises(CorruptRecord, match="row 0"):
             batches_of(data, num_workers=workers, shuffle=False)
 

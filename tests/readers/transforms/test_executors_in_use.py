@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.fusing import numbers, pack_sources
-from helpers.support import encoded, flip, packed, param_id, picture, real_list
+from helpers.support import encoded, flip, packed, param_id, picture, real_list, require_module
 from helpers.support import sources as listed
 from helpers.transforms import to_tensor
 from PIL import Image, ImageOps
@@ -297,6 +297,8 @@ class TestScaled:
 @pytest.mark.parametrize("store", ["crop-ready", "coefficients", "verbatim"])
 @pytest.mark.parametrize("decoder", ["extension", "simplejpeg", "pillow"])
 def test_an_image_brings_its_exif_whoever_decodes_it(tmp_path: Path, store: str, decoder: str) -> None:
+    if decoder == "simplejpeg":
+        require_module(decoder)
     exif = Image.Exif()
     exif[0x0112] = 6
     image = picture(3, 60, 40)
