@@ -118,7 +118,7 @@ wheel: setup ## build the wheel into dist/
 	$(BIN)/python -m build --no-isolation --wheel
 	rm -rf build
 
-# PACKTRAIN_SOURCES=FOLDER takes the sources of libjpeg-turbo and SIMDe from there; see docs/building-wheels.md.
+# PACKTRAIN_SOURCE=FILE is libjpeg-turbo's source, if it cannot be downloaded; see docs/building-wheels.md.
 .PHONY: wheels
 wheels: .venv-wheels/.installed ## build the wheels to be released into dist/ (ARGS=aarch64 for one; needs cmake, nasm)
 	.venv-wheels/bin/python wheels/build.py $(ARGS)

@@ -1,7 +1,7 @@
 """Makes the folder that PACKTRAIN_LIBJPEG names: libjpeg-turbo as an archive to link, and SIMDe's headers.
 
-``python wheels/libraries.py FOLDER [ARGUMENT OF CMAKE ...]`` needs cmake, make, a C compiler, and for x86-64 nasm.
-The sources are downloaded, or lie in the folder that PACKTRAIN_SOURCES names; their checksums decide.
+``python wheels/libraries.py FOLDER [ARGUMENT OF CMAKE ...]`` needs cmake, make, pip, a C compiler, and for x86-64 nasm.
+libjpeg-turbo's source is downloaded, or is the file that PACKTRAIN_SOURCE names; pip gets SIMDe. Checksums decide.
 """
 
 from __future__ import annotations
@@ -13,48 +13,16 @@ import subprocess
 import sys
 import tarfile
 import urllib.request
+import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-POOL: Final = "https://deb.debian.org/debian/pool/main"
-
-
-@dataclass(frozen=True)
-class Source:
-    """A file in Debian's pool, which keeps the newest versions; snapshot.debian.org keeps all of them."""
-
-    path: str
-    sha256: str
-
-    def read(self) -> bytes:
-        """Return its bytes, which have the checksum."""
-        name, folder = self.path.rsplit("/", 1)[1], os.environ.get("PACKTRAIN_SOURCES")
-        advice = f"Get {name} from snapshot.debian.org, and name its folder: PACKTRAIN_SOURCES=..."
-        place = f"{POOL}/{self.path}" if folder is None else str(Path(folder, name))
-        try:
-            if folder is None:
-                with urllib.request.urlopen(place, timeout=60) as answer:
-                    data: bytes = answer.read()
-            else:
-                data = Path(place).read_bytes()
-        except OSError as error:
-            sys.exit(f"{place}: {error}. {advice}")
-        if hashlib.sha256(data).hexdigest() != self.sha256:
-            sys.exit(f"{place}: its SHA-256 is not {self.sha256}. {advice}")
-        return data
-
-
-LIBJPEG: Final = Source(
-    "libj/libjpeg-turbo/libjpeg-turbo_3.1.3.orig.tar.gz",
-    "3a13a5ba767dc8264bc40b185e41368a80d5d5f945944d1dbaa4b2fb0099f4e5",
-)
-SIMDE: Final = Source(
-    "s/simde/libsimde-dev_0.8.2-3_all.deb",
-    "277dcde3fb84223b7026174042646e236da42adce2fcb77031807ede8166a51e",
-)
+LIBJPEG: Final = "https://github.com/libjpeg-turbo/libjpeg-turbo/archive/refs/tags/3.1.3.tar.gz"
+LIBJPEG_SHA256: Final = "3a13a5ba767dc8264bc40b185e41368a80d5d5f945944d1dbaa4b2fb0099f4e5"
+SIMDE: Final = "cmeel-simde==0.8.2"
+SIMDE_SHA256: Final = "e44917e0dbcd62cb841a9232a06087e74583c5e8366831ea9390400fcc8f50bb"
 # Hidden, so that another libjpeg in the process neither sees these functions nor is called in their place.
 OPTIONS: Final = (
     "-DCMAKE_BUILD_TYPE=Release",
@@ -69,26 +37,41 @@ OPTIONS: Final = (
 )
 
 
-def unpack(archive: bytes, folder: Path) -> None:
-    """Unpacks a compressed tar archive."""
-    with tarfile.open(fileobj=io.BytesIO(archive)) as file:
-        file.extractall(folder, filter="data")
+def checked(data: bytes, sha256: str, place: str, advice: str = "") -> io.BytesIO:
+    """Returns a file's bytes for reading; ends the program if they have another checksum."""
+    if hashlib.sha256(data).hexdigest() != sha256:
+        sys.exit(f"{place}: its SHA-256 is not {sha256}. {advice}".rstrip())
+    return io.BytesIO(data)
 
 
-def unpack_deb(package: bytes, folder: Path) -> None:
-    """Unpacks the data of a Debian package, an `ar` archive whose third member they are."""
-    place = len("!<arch>\n")
-    for _ in range(3):
-        size = int(package[place + 48 : place + 58])
-        data, place = package[place + 60 : place + 60 + size], place + 60 + size + size % 2
-    unpack(data, folder)
+def unpack_libjpeg(folder: Path) -> None:
+    """Unpacks the source of libjpeg-turbo."""
+    given = os.environ.get("PACKTRAIN_SOURCE")
+    place = LIBJPEG if given is None else Path(given).absolute().as_uri()
+    advice = "docs/building-wheels.md says where else this file is; then name it: PACKTRAIN_SOURCE=FILE"
+    try:
+        with urllib.request.urlopen(place, timeout=60) as answer:
+            data = answer.read()
+    except OSError as error:
+        sys.exit(f"{place}: {error}. {advice}")
+    with tarfile.open(fileobj=checked(data, LIBJPEG_SHA256, place, advice)) as archive:
+        archive.extractall(folder, filter="data")
+
+
+def unpack_simde(folder: Path) -> None:
+    """Unpacks a wheel that is nothing but SIMDe's headers."""
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), SIMDE]
+    subprocess.run(pip, check=True)
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(checked(wheel.read_bytes(), SIMDE_SHA256, wheel.name)) as archive:
+        archive.extractall(folder)
 
 
 def make(folder: Path, arguments: Sequence[str] = ()) -> None:
     """Builds libjpeg-turbo with further arguments of cmake, and puts everything into `folder`."""
     with TemporaryDirectory(prefix="packtrain-libraries-") as name:
         work = Path(name)
-        unpack(LIBJPEG.read(), work / "source")
+        unpack_libjpeg(work / "source")
         (source,) = (work / "source").iterdir()
         build = work / "build"
         subprocess.run(
@@ -96,8 +79,8 @@ def make(folder: Path, arguments: Sequence[str] = ()) -> None:
             check=True,
         )
         subprocess.run(["cmake", "--build", build, "--parallel", "2", "--target", "install"], check=True)
-        unpack_deb(SIMDE.read(), work / "simde")
-        (work / "simde/usr/include/simde").rename(folder / "include/simde")
+        unpack_simde(work / "simde")
+        (work / "simde/cmeel.prefix/include/simde").rename(folder / "include/simde")
 
 
 if __name__ == "__main__":
