@@ -1,4 +1,4 @@
-"""Compares two versions of packtrain: `python -m benchmarks.versions OTHER_PYTHON [TASK ...]`.
+"""Compares two versions or builds of packtrain: `python -m benchmarks.versions OTHER_PYTHON [TASK ...]`.
 
 OTHER_PYTHON is the interpreter of an environment that has the other version; this one's is the version compared with
 it. Each task runs in a fresh process, in turn with one version and the other. It uses public names only, those that
@@ -58,14 +58,17 @@ def records(folder: Path) -> float:
 
 def samples(folder: Path) -> float:
     """Seconds to make samples of raw records in this process, one by one."""
-    from packtrain import open_dataset
-    from packtrain.transforms import CenterCrop
+    return _cropped(folder / "raw")
 
-    dataset = open_dataset(folder / "raw", CenterCrop(224))
-    started = time.perf_counter()
-    for row in range(3000):
-        dataset[row % len(dataset)]
-    return time.perf_counter() - started
+
+def crop_ready_samples(folder: Path) -> float:
+    """Seconds to do the same with crop-ready JPEGs."""
+    return _cropped(folder / "crop-ready")
+
+
+def coefficient_samples(folder: Path) -> float:
+    """Seconds to do the same with coefficients."""
+    return _cropped(folder / "coefficients")
 
 
 def raw(folder: Path) -> float:
@@ -115,6 +118,8 @@ TASKS: Final[dict[str, Callable[[Path], float]]] = {
         open_packed,
         records,
         samples,
+        crop_ready_samples,
+        coefficient_samples,
         raw,
         crop_ready,
         worker_memory,
@@ -123,6 +128,17 @@ TASKS: Final[dict[str, Callable[[Path], float]]] = {
         stage_hit,
     )
 }
+
+
+def _cropped(dataset: Path) -> float:
+    from packtrain import open_dataset
+    from packtrain.transforms import CenterCrop
+
+    samples = open_dataset(dataset, CenterCrop(224))
+    started = time.perf_counter()
+    for row in range(3000):
+        samples[row % len(samples)]
+    return time.perf_counter() - started
 
 
 def _loaded(dataset: Path, epochs: int) -> float:
@@ -154,6 +170,7 @@ def _prepare(folder: Path, images: Path) -> None:
     (folder / "list.txt").write_text("".join((found * (-(-_SAMPLES // len(found))))[:_SAMPLES]))
     _command("pack", folder / "list.txt", folder / "crop-ready")
     _command("pack", folder / "list.txt", folder / "raw", "--store", "raw", "--resize", "256x256")
+    _command("pack", folder / "list.txt", folder / "coefficients", "--store", "coefficients")
     (folder / "shards").mkdir()
     for shard in (folder / "crop-ready").glob("*.tar"):
         os.link(shard, folder / "shards" / shard.name)
@@ -175,6 +192,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("other", help="the interpreter that has the other version")
     parser.add_argument("tasks", nargs="*", default=list(TASKS), help=f"some of {', '.join(TASKS)}")
+    parser.add_argument("--variant", default="", help="what to add to the name of the file with the results")
     options = parser.parse_args()
     before, figures = machine(), dict[str, Any]()
     with scratch() as folder:
@@ -187,8 +205,8 @@ def main() -> None:
             found = alternate(cases, ROUNDS)
             figures[task] = {"ratio": ratio(found["this"], found["other"]), **found}
             print(f"{task:18} this / other {figures[task]['ratio']:.3f}", flush=True)
-    command = "python -m benchmarks.versions OTHER_PYTHON"
-    save("versions", before, {"rounds": ROUNDS, "unit": "seconds, or bytes", "tasks": figures}, command=command)
+    result = {"variant": options.variant, "rounds": ROUNDS, "unit": "seconds, or bytes", "tasks": figures}
+    save("versions", before, result, command=" ".join(["python -m benchmarks.versions OTHER_PYTHON", *sys.argv[2:]]))
 
 
 if __name__ == "__main__":
