@@ -22,7 +22,9 @@ from packtrain import PackOptions, dataset_report, pack
 from packtrain._extras.report.alike import groups_of_alikes
 from packtrain._extras.report.hashing import SIDE, small_grey
 
-LINES: Final = 100_000
+LINES: Final = 24_000
+IMAGES: Final = 100_000
+"""Number of images that the target is about, and that are compared."""
 WORKERS: Final = 2
 PHOTOGRAPHS: Final = "photographs"
 SEED: Final = 0
@@ -91,7 +93,6 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
                 change(Image.open(path).convert("RGB"), random).save(buffer, "JPEG", quality=quality)
                 copies.append(buffer.getvalue())
             found[name] = _found(originals, _packed(folder / f"copies {number}", copies))
-    with scratch(on_disk=True) as folder:
         text, repeats, lines = repeated_list(listed, 300 if quick else LINES)
         (folder / "train.txt").write_text(text)
         pack(folder / "train.txt", folder / "out", PackOptions(root=listed.parent), num_workers=WORKERS)
@@ -99,7 +100,7 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
         start = time.monotonic()
         subprocess.run([*words, "--workers", str(WORKERS)], check=True, capture_output=True)
         seconds = time.monotonic() - start
-    greys = _different(files, 300 if quick else LINES)
+    greys = _different(files, 300 if quick else IMAGES)
     start = time.monotonic()
     groups, bits = groups_of_alikes(greys, lambda view, views: None)
     comparing = time.monotonic() - start
@@ -109,7 +110,11 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
         "seconds": seconds,
         "milliseconds_of_a_core_per_image": 1000 * seconds * WORKERS / lines,
         "comparing": {"images": len(greys), "groups": len(set(groups.tolist())), "bits": bits, "seconds": comparing},
-        "targets": [target("seconds for 100,000 photographs", seconds * LINES / lines, most=120)],
+        "targets": [
+            target(
+                "seconds for 100,000 photographs, by those for fewer", seconds * IMAGES / lines + comparing, most=120
+            )
+        ],
     }
 
 
