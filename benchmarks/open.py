@@ -1,4 +1,4 @@
-"""Opening 10 million records, and the memory that reading 100,000 of them at random adds to the process.
+"""Opening 10 million records, choosing some by `where`, and the memory that reading 100,000 at random adds.
 
 The dataset is synthetic: its index and manifest are those of 10 million records in some 2,000 tar shards (ImageNet's
 mean size at the default shard size), but all shards are hard links to one small file of random records. Everything that
@@ -35,6 +35,11 @@ RECORD_BYTES: Final = 16 << 10
 DISTINCT: Final = 4096
 READS: Final = 100_000
 REPETITIONS: Final = 7
+CONDITIONS: Final = {
+    "sizes and labels": "width >= 500 and height > 100 and label in (1, 2, 3)",
+    "paths": "path like '%7.JPEG'",
+}
+"""What `where` is asked, in a process that has polars already: first with the checks of the index, then again."""
 PAGE_TABLES: Final = "VmPTE"
 _MEMORY: Final = ("Rss", "Pss", "Pss_Shmem", "Pss_File", "Private_Clean", "Private_Dirty", "Anonymous", PAGE_TABLES)
 
@@ -44,6 +49,9 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
     records, shards, repetitions = (QUICK_RECORDS, QUICK_SHARDS, 1) if quick else (RECORDS, SHARDS, REPETITIONS)
     with scratch() as folder:
         index_bytes = make_dataset(folder, records, shards)
+        asked = alternate(
+            {name: partial(child, "open", "where", name, folder, records) for name in CONDITIONS}, repetitions
+        )
         seconds = alternate({"open_dataset": partial(child, "open", "open", "auto", folder, records)}, repetitions)
         memory = alternate(
             {io: partial(child, "open", "read", io, folder, records) for io in ("mmap", "pread")}, repetitions
@@ -57,6 +65,10 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
         for io, answers in memory.items()
     }
     middle = medians(seconds)
+    where = {
+        name: {when: statistics.median(answer[when] for answer in answers) for when in ("first", "again")}
+        for name, answers in asked.items()
+    }
     return {
         "input": {
             "records": records,
@@ -68,7 +80,9 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
         "output": output,
         "settings": {"random_reads": READS, "repetitions": repetitions, "warm_up": 1, "order": "alternating"},
         "open_seconds": seconds,
+        "where": asked,
         "memory": memory,
+        "median_where_seconds": where,
         "median_open_seconds": middle,
         "median_added_bytes": added,
         "median_read_seconds": {
@@ -76,6 +90,7 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
         },
         "targets": [
             target("open_dataset, seconds", middle["open_dataset"], most=0.1),
+            target("where, sizes and labels, seconds", where["sizes and labels"]["first"], most=2),
             *(
                 target(f"private memory added, {io}, MB", values["after_read"]["Anonymous"] / 1e6, most=50)
                 for io, values in added.items()
@@ -88,6 +103,12 @@ def show(result: dict[str, Any]) -> None:
     rows = [[name, f"{1000 * value:.1f} ms"] for name, value in result["median_open_seconds"].items()]
     given = result["input"]
     print_table([f"opening {given['records']:,} records, {given['shards']:,} shards", "median"], rows)
+    print()
+    rows = [
+        [CONDITIONS[name], f"{found['first']:.2f} s", f"{found['again']:.2f} s"]
+        for name, found in result["median_where_seconds"].items()
+    ]
+    print_table([f"where, of {given['records']:,} records", "with the checks of the index", "again"], rows)
     print()
     rows = []
     for io, added in result["median_added_bytes"].items():
@@ -170,7 +191,7 @@ def _write_index(
     return writer.finish()
 
 
-# --- in a fresh process: python -m benchmarks.open open|read ... ---
+# --- in a fresh process: python -m benchmarks.open open|where|read ... ---
 
 
 def _open_once(io: str, folder: Path, records: int) -> float:
@@ -182,6 +203,19 @@ def _open_once(io: str, folder: Path, records: int) -> float:
     seconds = time.perf_counter() - started
     assert len(dataset) == records
     return seconds
+
+
+def _where(name: str, folder: Path, records: int) -> dict[str, float]:
+    """Seconds to choose rows, of a dataset that was just opened and once more."""
+    from packtrain import open_dataset
+
+    dataset, seconds = open_dataset(folder), []
+    dataset.subset([0]).where("row = 0")  # imports polars
+    for _ in range(2):
+        started = time.perf_counter()
+        assert 0 < len(dataset.where(CONDITIONS[name])) < records
+        seconds.append(time.perf_counter() - started)
+    return {"first": seconds[0], "again": seconds[1]}
 
 
 def _read_random(io: str, folder: Path, records: int) -> dict[str, Any]:
@@ -212,9 +246,9 @@ def _memory() -> dict[str, int]:
 
 
 def main() -> None:
-    what, io, folder, records = sys.argv[1:]
-    measured = _open_once if what == "open" else _read_random
-    print(json.dumps(measured(io, Path(folder), int(records))))
+    what, which, folder, records = sys.argv[1:]
+    measured = {"open": _open_once, "where": _where, "read": _read_random}[what]
+    print(json.dumps(measured(which, Path(folder), int(records))))
 
 
 if __name__ == "__main__":

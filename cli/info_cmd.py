@@ -10,6 +10,7 @@ import click
 from packtrain._core.printable import one_line
 from packtrain._core.sizes import size
 
+from .options import where_option
 from .output import print_json, say
 from .paths import PATH_OR_URL
 
@@ -23,21 +24,22 @@ _BAR: Final = 30
 
 @click.command("info", context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("dataset", type=PATH_OR_URL)
+@where_option("Count labels, sizes and bytes only in the rows")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def command(dataset: Path | str, as_json: bool) -> None:
+def command(dataset: Path | str, where: str | None, as_json: bool) -> None:
     """Show counts, bytes, fields, labels and image sizes of DATASET, a folder or an address, and what wrote it."""
     from packtrain._readers.dataset.summary import summarise
 
-    summary = summarise(dataset)
+    summary = summarise(dataset, where)
     if as_json:
         print_json(summary)
         return
-    say("\n".join(f"{name:<12} {one_line(text)}" for name, text in _facts(summary)))
-    if summary.label_counts is not None:
+    say("\n".join(f"{name:<12} {one_line(text)}" for name, text in _facts(summary, where)))
+    if summary.label_counts:
         say("\n".join(_histogram(summary.label_counts, summary.manifest.classes)))
 
 
-def _facts(summary: Summary) -> list[tuple[str, str]]:
+def _facts(summary: Summary, where: str | None) -> list[tuple[str, str]]:
     manifest = summary.manifest
     facts = [
         ("dataset", f"{summary.dataset} ({manifest.format})"),
@@ -54,6 +56,8 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         facts.insert(1, ("version", f"{summary.version}, of {summary.segments} segment(s): see `packtrain log`"))
     if manifest.base is not None:
         facts.insert(3, ("base", f"{manifest.base} (the shards lie there)"))
+    if where is not None:
+        facts.append(("chosen", f"{summary.rows:,} of {manifest.records:,} records; all below is about these"))
     for field in manifest.schema.fields:
         facts += _field_facts(field, summary.fields[field.name])
     return facts

@@ -21,6 +21,7 @@ from packtrain._core.sizes import size
 from packtrain._core.store_modes import STORE_MODES
 
 from .columns import column_options, columns_of
+from .options import where_option
 from .output import print_json, progress, run, say, warn
 from .paths import PATH, PATH_OR_URL
 from .words import named
@@ -38,6 +39,7 @@ _CLASSES: Final = 5
 
 @click.command("pack", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.argument("words", nargs=-1, metavar="LIST OUT", type=PATH_OR_URL)
+@where_option("Pack only the rows")
 @click.option(
     "--format",
     type=click.Choice(FORMATS),
@@ -230,7 +232,8 @@ def _options(
     if keep_order and seed is not None:
         raise UsageError("--seed and --keep-order contradict each other")
     pixels = {name: choices.pop(name) for name in ("resize", "quality", "mode", "orientation", "check")}
-    same = {name: choices.pop(name) for name in ("format", "root", "labels", "classes", "allow_empty", "shard_size")}
+    kept = ("format", "root", "labels", "classes", "allow_empty", "shard_size", "where")
+    same = {name: choices.pop(name) for name in kept}
     return PackOptions(
         store=_store(source, store, **pixels),
         columns=columns_of(**choices),

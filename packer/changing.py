@@ -39,8 +39,7 @@ from packtrain._core.versions import (
     random_name,
 )
 from packtrain._readers.dataset.kept import KeptRows, dropped_rows
-from packtrain._readers.dataset.query import Query, pieces
-from packtrain._readers.dataset.versioned import segment_stores
+from packtrain._readers.dataset.versioned import rows_where, segment_stores
 from packtrain._storage.remote.urls import place_of
 
 from .options import Columns, FieldColumn, PackOptions
@@ -187,14 +186,8 @@ def drop_rows(
 
 def _where(folder: Path, version: Version, condition: str) -> npt.NDArray[np.int64]:
     """The rows of a version that a condition holds for, ascending."""
-    found, start = [np.empty(0, np.int64)], 0
-    for segment, store in zip(version.segments, segment_stores(folder, version, "auto", True), strict=True):
-        query, kept = Query(store, condition), None if segment.dropped is None else KeptRows(folder, segment)
-        for numbers in pieces(segment.rows):
-            rows = numbers if kept is None else kept[numbers]
-            found.append(numbers[query.matches(rows, numbers + start)] + start)
-        start += segment.rows
-    return np.concatenate(found)
+    stores = segment_stores(folder, version, "auto", True)
+    return np.concatenate([numbers for numbers, _ in rows_where(folder, version, stores, condition)])
 
 
 def part_name(plan: Plan) -> str:

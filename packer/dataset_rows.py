@@ -22,6 +22,7 @@ from packtrain._core.opening import read_regular
 from packtrain._core.options import StoreOptions
 from packtrain._core.problems import reading
 from packtrain._core.schema import IMAGE, Field, Schema
+from packtrain._readers.dataset.query import matching_rows
 from packtrain._readers.dataset.records import FieldRecords
 from packtrain._readers.dataset.store import RecordStore
 
@@ -51,7 +52,10 @@ def dataset_rows(source: Path, out: Path, options: PackOptions) -> Iterator[tupl
         if getattr(options, name) != getattr(usual, name):
             raise UsageError(f"{source} is a dataset, which says what its rows are: leave out `{name}`")
     with RecordStore(source, io="pread") as store:
-        yield DatasetRows(store, options.store), replace(options, format=options.format or store.manifest.format)
+        yield (
+            DatasetRows(store, options.store, options.where),
+            replace(options, format=options.format or store.manifest.format),
+        )
 
 
 def require_outside(source: Path, out: Path) -> None:
@@ -71,13 +75,14 @@ class DatasetRows:
     Args:
         store: The dataset.
         options: How images are to be stored; None: as they are.
+        where: Which rows there are; None: all.
 
     Raises:
-        UsageError: The images are pixels, and are to be stored as files.
+        UsageError: The images are pixels, and are to be stored as files; or no row is as `where` says.
         DatasetError: The index is damaged.
     """
 
-    def __init__(self, store: RecordStore, options: StoreOptions | None = None) -> None:
+    def __init__(self, store: RecordStore, options: StoreOptions | None = None, where: str | None = None) -> None:
         manifest, index = store.manifest, store.index
         self.labels = manifest.labels
         self.columns: Columns | None = None
@@ -96,6 +101,17 @@ class DatasetRows:
         self._numbers = index["line"]
         if (np.diff(self._numbers) <= 0).any():
             raise CorruptFile(f"{store.path / INDEX / 'line.npy'} is damaged: its lines do not ascend", file=INDEX)
+        self._rows: npt.NDArray[np.int64] | None = None
+        if where is not None:
+            self._choose(store, where)
+
+    def _choose(self, store: RecordStore, where: str) -> None:
+        self._rows = matching_rows(store, where)
+        if not len(self._rows):
+            raise UsageError(f"where={where!r}: no row of {store.path} is like this, and a dataset needs one")
+        self._numbers = self._numbers[self._rows]
+        self.lines, self.duplicates, self.rejects = len(self._rows), 0, []
+        self.sha256 = hashlib.sha256(f"{self.sha256} {where}".encode()).hexdigest()
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -104,8 +120,9 @@ class DatasetRows:
     def entries(self, ordinals: npt.NDArray[np.int64]) -> tuple[ListedSample, ...]:
         """Returns the rows with these numbers."""
         values = self._index["label"] if self.labels.kind != "none" else np.empty(0)
-        labels = stored_labels(self.labels, values, ordinals)
-        rows = zip(ordinals.tolist(), self._numbers[ordinals].tolist(), labels, strict=True)
+        chosen = ordinals if self._rows is None else self._rows[ordinals]
+        labels = stored_labels(self.labels, values, chosen)
+        rows = zip(chosen.tolist(), self._numbers[ordinals].tolist(), labels, strict=True)
         return tuple(ListedSample(line, self._index.text("path", row), label) for row, line, label in rows)
 
     def line_numbers(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -153,6 +153,8 @@ class PackOptions:
             (`usual_shard_bytes`), or that of the plan if there is one already.
         seed: Seed that shuffles the order of the records; None keeps the order of the list.
         allow_empty: True if an image folder may have class folders without images, which are classes all the same.
+        where: Which rows of a dataset are packed, see `packtrain.ImageDataset.where`; None for all. Lines that were
+            refused or repeated are not counted then.
     """
 
     format: str | None = None
@@ -165,6 +167,7 @@ class PackOptions:
     shard_size: int | None = None
     seed: int | None = 0
     allow_empty: bool = False
+    where: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         self._take_texts()
@@ -181,6 +184,8 @@ class PackOptions:
             object.__setattr__(self, "seed", whole("seed", self.seed))
         for name in ("label_names", "allow_empty"):
             flag(name, getattr(self, name))
+        if self.where is not None:
+            instance("where", self.where, str, "width >= 256")
         if (self.label_names or self.classes is not None) and str(self.labels) != "int":
             raise UsageError(f"`classes` needs `labels` int, not {self.labels}")
 

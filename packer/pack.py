@@ -266,6 +266,11 @@ def open_listing(
         with dataset_rows(source, out, options) as (rows, options):
             yield rows, options, len(rows.rejects)
         return
+    if options.where is not None:
+        raise UsageError(
+            f"where={options.where!r}: {source} is no dataset, and only the rows of one can be chosen. Pack it without "
+            "`where`, then pack the dataset with it"
+        )
     with fetched_list(source) as (path, start):
         images = read_list(
             path,

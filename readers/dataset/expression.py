@@ -9,15 +9,15 @@ let in. Does not import polars.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from packtrain._core.errors import UsageError
 from packtrain._core.suggestions import did_you_mean
 
 MOST_CHARACTERS: Final = 4096
-MOST_OPERATORS: Final = 128
-"""The time that polars takes for n of them grows with the cube of n, and its stack with n."""
+MOST_OPERATORS: Final = 100
+"""The time that polars takes for n of them grows with the cube of n, and its stack with n: 500 `in` end the process."""
 DEEPEST: Final = 32
 """How many parentheses may be open at a time."""
 _OPERATORS: Final = frozenset({"and", "between", "case", "ilike", "in", "is", "like", "not", "or", "when"})
@@ -71,6 +71,12 @@ def checked(text: str, columns: Mapping[str, str]) -> Expression:
     """
     if len(text) > MOST_CHARACTERS:
         raise wrong(text, f"it has {len(text):,} characters, and at most {MOST_CHARACTERS:,} are read: shorten it")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise wrong(
+            text, "it holds bytes that are not UTF-8: type `_` for such a character in a text after `like`"
+        ) from None
     tokens = [_known(text, token, following, columns) for token, following in _with_next(_tokens(text))]
     if not tokens:
         raise wrong(text, "it is empty: type a condition, such as width >= 256")
@@ -79,7 +85,7 @@ def checked(text: str, columns: Mapping[str, str]) -> Expression:
         if token.kind == "column" and (reason := columns[token.text]):
             after = [following.text for following in tokens[place + 1 : place + 4]]
             if after[:2] != ["is", "null"] and after != ["is", "not", "null"]:
-                raise wrong(text, f"{reason}: ask only `{token.text} is null` or `{token.text} is not null`")
+                raise wrong(text, reason)
     names = dict.fromkeys(token.text for token in tokens if token.kind == "column")
     return Expression(sql, tuple(names))
 
@@ -111,7 +117,7 @@ def _advice(character: str) -> str:
 def _with_next(tokens: Iterator[Token]) -> Iterator[tuple[Token, str]]:
     """Each token with the text of the next one."""
     listed = list(tokens)
-    return zip(listed, [*(token.text for token in listed[1:]), ""], strict=True)
+    return zip(listed, [*(token.text for token in listed[1:]), ""], strict=False)
 
 
 def _known(text: str, token: Token, following: str, columns: Mapping[str, str]) -> Token:
@@ -126,15 +132,15 @@ def _known(text: str, token: Token, following: str, columns: Mapping[str, str]) 
     elif following == "(":
         if word.lower() in FUNCTIONS:
             return Token("function", word.lower())
-        raise wrong(
-            text,
-            f"there is no function {word!r}{did_you_mean(word, FUNCTIONS)}. Take one of {', '.join(sorted(FUNCTIONS))}",
-        )
+        raise wrong(text, f"there is no function {word!r}{_instead(word, sorted(FUNCTIONS))}")
     if word not in columns:
         what = " (a text stands in '...')" if kind == "quoted" else ""
-        known = ", ".join(columns)
-        raise wrong(text, f"there is no column {word!r}{what}{did_you_mean(word, columns)}. The dataset has {known}")
+        raise wrong(text, f"there is no column {word!r}{what}{_instead(word, columns)}")
     return Token("column", word)
+
+
+def _instead(word: str, known: Iterable[str]) -> str:
+    return did_you_mean(word, known) or f": take one of {', '.join(known)}"
 
 
 def _written(text: str, tokens: list[Token]) -> Iterator[str]:

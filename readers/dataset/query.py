@@ -107,7 +107,7 @@ class Column:
 
     Attributes:
         read: Gives its values in some rows, int64 [n].
-        reason: Why it can only be compared with null; "" if it has a value.
+        reason: Why it may only be compared with null, and what to do; "" if it has a value.
     """
 
     def __init__(self, read: Callable[[Rows], polars.Series], reason: str = "") -> None:
@@ -135,7 +135,7 @@ def columns_of(store: Store) -> dict[str, Column]:
         columns["path"] = Column(lambda rows: pl.Series(store.filenames(rows), dtype=pl.String))
     if schema.labels.kind != "none":
         shape = schema.labels.shape(1)[1:]
-        reason = f"a label is {shape[0]} numbers, which have no order" if shape else ""
+        reason = f"a label is {shape[0]} numbers: take dataset.subset(dataset.targets[:, 0] == 1)" if shape else ""
         columns["label"] = columns["label_id"] = Column(lambda rows: pl.Series(store.column(LABEL, rows)), reason)
         if schema.classes is not None:
             names = pl.Series([*map(_clean, schema.classes), None], dtype=pl.String)
@@ -150,12 +150,17 @@ def columns_of(store: Store) -> dict[str, Column]:
 
 
 def _columns_of_field(store: Store, field: Field) -> dict[str, Column]:
-    reason = f"the content of {field.name} is not in the index"
-    columns = {field.name: Column(lambda rows: _values(store, field, None, rows), reason)}
-    names = {"bytes": "length"} | {name: name for name in ("width", "height", "orientation")}
-    for name, stored in names.items():
+    name = field.name
+    reason = f"the content of {name} is not in the index: ask only `{name} is null` or `{name} is not null`"
+    columns = {name: Column(partial(_values, store, field, None), reason)}
+    for called, stored in {
+        "bytes": "length",
+        "width": "width",
+        "height": "height",
+        "orientation": "orientation",
+    }.items():
         if f"{field.prefix}{stored}" in field.columns():
-            columns[f"{field.name}.{name}"] = Column(partial(_values, store, field, stored))
+            columns[f"{name}.{called}"] = Column(partial(_values, store, field, stored))
     return columns
 
 

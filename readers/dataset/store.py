@@ -198,7 +198,7 @@ class Store(ABC):
 
     @abstractmethod
     def filenames(self, rows: npt.NDArray[np.int64]) -> list[str]:
-        """The paths of some rows, int64 [n], of which none is negative; each byte that is not UTF-8 becomes U+FFFD."""
+        """The paths of some rows, int64 [n], of which none is negative; what is not UTF-8 becomes U+FFFD."""
 
     @abstractmethod
     def describe(self, row: int) -> str:

@@ -24,8 +24,10 @@ from packtrain._storage.remote.urls import Url, place_of
 from packtrain._storage.staging.source import fetch_without_shards
 
 from .kept import KeptRows
+from .query import matching_rows
 from .records import FieldColumns
-from .versioned import segment_stores
+from .store import RecordStore
+from .versioned import rows_where, segment_stores
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class Summary:
         index_bytes: Size of the index in bytes.
         label_counts: Number of rows by label for scalar integer labels; None for other labels.
         fields: The fields by name, the image first.
+        rows: Number of rows that labels and fields are of: all, or those that were chosen.
         version: Number of the newest version of a dataset that was changed; None if it never was.
         segments: Number of its segments.
     """
@@ -79,55 +82,64 @@ class Summary:
     index_bytes: int
     label_counts: dict[int, int] | None
     fields: dict[str, FieldSummary]
+    rows: int
     version: int | None = None
     segments: int = 1
 
 
-def summarise(path: str | os.PathLike[str]) -> Summary:
+def summarise(path: str | os.PathLike[str], where: str | None = None) -> Summary:
     """Summarises the dataset in `path`, a folder or an address in an object store, of which it reads no shard.
 
+    Args:
+        path: The dataset.
+        where: Which rows to summarise, see `matching_rows`; None for all.
+
     Raises:
+        UsageError: `where` cannot be read.
         DatasetError: It is not a sound dataset.
         RemoteError: The object store does not answer as it should.
     """
     place = place_of("path", path)
     if not isinstance(place, Url):
-        return _summarise(place)
+        return _summarise(place, where)
     with tempfile.TemporaryDirectory(prefix="packtrain-info-") as folder, closing(ObjectStore()) as objects:
         fetch_without_shards(place, objects, Path(folder))
         try:
-            return replace(_summarise(Path(folder)), dataset=place)
+            return replace(_summarise(Path(folder), where), dataset=place)
         except DatasetError as error:
             # What is wrong with the copy is wrong with what lies there.
             raise type(error)(str(error).replace(folder, str(place)), file=error.file) from error
 
 
-def _summarise(folder: Path) -> Summary:
+def _summarise(folder: Path, where: str | None) -> Summary:
     if has_versions(folder):
-        return _summarise_version(folder)
+        return _summarise_version(folder, where)
     manifest = Manifest.load(folder)
     index = Index.of(folder, manifest)
     index.check_all()
+    rows = slice(None) if where is None else matching_rows(RecordStore(folder), where)
     return Summary(
         dataset=folder,
         manifest=manifest,
         index_bytes=_index_bytes(manifest),
-        label_counts=_counts(index["label"]) if str(manifest.labels) == "int" else None,
+        label_counts=_counts(index["label"][rows]) if str(manifest.labels) == "int" else None,
         fields={
-            field.name: _summarise_field(field, [(index.field(field.name), slice(None))])
-            for field in manifest.schema.fields
+            field.name: _summarise_field(field, [(index.field(field.name), rows)]) for field in manifest.schema.fields
         },
+        rows=manifest.records if isinstance(rows, slice) else len(rows),
     )
 
 
-def _summarise_version(folder: Path) -> Summary:
+def _summarise_version(folder: Path, where: str | None) -> Summary:
     """Summarise the newest version of a dataset that was changed; its manifest is put together of the segments'."""
     version = load_version(folder)
     stores = segment_stores(folder, version, "auto", True)
     kept = [
-        slice(None) if segment.dropped is None else np.asarray(KeptRows(folder, segment))
+        np.arange(segment.records) if segment.dropped is None else np.asarray(KeptRows(folder, segment))
         for segment in version.segments
     ]
+    if where is not None:
+        kept = [rows for _, rows in rows_where(folder, version, stores, where)]
     manifests = [store.manifest for store in stores]
     first = manifests[0]
     together = replace(
@@ -154,6 +166,7 @@ def _summarise_version(folder: Path) -> Summary:
             )
             for field in version.schema.fields
         },
+        rows=sum(map(len, kept)),
         version=version.number,
         segments=len(version.segments),
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +33,8 @@ from packtrain._core.versions import (
     version_path,
 )
 
+from .kept import KeptRows
+from .query import Query, pieces
 from .records import FieldRecords
 from .sound import Check
 from .store import Label, RecordStore
@@ -174,3 +176,26 @@ def segment_stores(dataset: Path, version: Version, io: str, check: Check) -> li
     """The records of each segment of a version; raises what the class raises, and UsageError if it was dropped."""
     lease = VersionLease(dataset, version.number)
     return [SegmentStore(dataset, version.schema, segment, lease, io, check) for segment in version.segments]
+
+
+def rows_where(
+    dataset: Path, version: Version, stores: Sequence[SegmentStore], condition: str
+) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """For each segment, the rows that a condition holds for: as the version counts them, and as the segment does.
+
+    Raises:
+        UsageError: The condition cannot be read, or is none.
+        MissingDependency: polars is not installed.
+        CorruptFile: An index is damaged.
+    """
+    start = 0
+    for segment, store in zip(version.segments, stores, strict=True):
+        query, kept = Query(store, condition), None if segment.dropped is None else KeptRows(dataset, segment)
+        found = []
+        for numbers in pieces(segment.rows):
+            rows = numbers if kept is None else kept[numbers]
+            taken = query.matches(rows, numbers + start)
+            found.append(np.stack([numbers[taken] + start, rows[taken]]))
+        numbers, rows = np.concatenate(found, axis=1)
+        yield numbers, rows
+        start += segment.rows

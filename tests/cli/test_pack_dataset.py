@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers.support import packed
+from helpers.support import packed, require_module
 
+from packtrain import open_dataset
 from packtrain._core.manifest import Manifest
 from packtrain._core.options import StoreOptions
 
@@ -41,3 +42,32 @@ def test_options(run: Run, source: Path, tmp_path: Path) -> None:
     manifest = Manifest.load(tmp_path / "out")
     assert (code, manifest.format, len(manifest.shards) > 1) == (0, "tar", True)
     assert manifest.store == StoreOptions("jpeg", "short=20", 70, orientation="apply")
+
+
+def test_where_packs_the_rows_it_chooses(run: Run, source: Path, tmp_path: Path) -> None:
+    require_module("polars")
+    command = ("pack", source, tmp_path / "some", "--workers", 1, "--where", "label = 1 and row > 2")
+    assert run(*command).code == 0
+    before, after = open_dataset(source), open_dataset(tmp_path / "some")
+    rows = [row for row in range(3, 12) if before.label(row) == 1]
+    assert [after.line(row) for row in range(len(after))] == [before.line(row) for row in rows]
+    assert [after.filename(row) for row in range(len(after))] == [before.filename(row) for row in rows]
+    assert [bytes(after.record(row)) for row in range(len(after))] == [bytes(before.record(row)) for row in rows]
+    assert (after.store.manifest.lines, after.store.manifest.rejects) == (len(rows), 0)
+    assert "already complete" in run(*command).out
+    other = run(*command[:-1], "label = 2")
+    assert (other.code, "was packed by another plan" in other.err) == (1, True)
+    nothing = run("pack", source, tmp_path / "none", "--where", "label = 99")
+    assert (nothing.code, "--where='label = 99': no row of" in nothing.err) == (2, True)
+    report = run("info", source, "--where", "label = 1 and row > 2", "--json").json
+    assert (report["rows"], report["label_counts"]) == (len(rows), {"1": len(rows)})
+    assert report["fields"] == run("info", tmp_path / "some", "--json").json["fields"]
+    assert "chosen       0 of 12 records" in run("info", source, "--where", "false").out
+    wrong = run("info", source, "--where", "widht > 3")
+    assert "--where='widht > 3': there is no column 'widht'; did you mean 'width'?" in wrong.err
+
+
+def test_where_is_for_datasets(run: Run, images: Path, tmp_path: Path) -> None:
+    outcome = run("pack", images, tmp_path / "out", "--where", "label = 1")
+    assert outcome.code == 2
+    assert "is no dataset, and only the rows of one can be chosen" in outcome.err

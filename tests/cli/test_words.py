@@ -53,6 +53,7 @@ BEFORE: dict[tuple[str, ...], str] = {
     ("drop-rows",): "{set}",
     ("add-field",): "{set} {list}",
     ("show",): "{set} --out {out}.png",
+    ("info",): "{set}",
 }
 WRONG = {
     "--labels": "--labels words",

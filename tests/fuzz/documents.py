@@ -291,7 +291,7 @@ class Campaign:
     def info(self, dataset: Path) -> None:
         """What `packtrain info` prints."""
         summary = summarise(dataset)
-        lines = [text for _, text in _facts(summary)]
+        lines = [text for _, text in _facts(summary, None)]
         if summary.label_counts is not None:
             lines += _histogram(summary.label_counts, summary.manifest.classes)
         assert all(printable(line).replace("\n", "").isprintable() for line in lines)

@@ -213,7 +213,7 @@ CHOICES: dict[type, dict[str, tuple[str, ...]]] = {
     ResizeRule: {"rule": ("short", "long", "exact")},
     FieldColumn: {"kind": tuple(KINDS), "encoding": MASK_ENCODINGS},
 }
-FREE = {"resize", "name", "classes", "column", "dtype", "budget", "shard_size", "rate"}
+FREE = {"where", "resize", "name", "classes", "column", "dtype", "budget", "shard_size", "rate"}
 """Texts of which there is no end."""
 NEEDED: dict[type, dict[str, Any]] = {
     FillOptions: {"budget": "1GiB"},
