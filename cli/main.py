@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "info": "Show what is in a dataset.",
     "show": "Show rows of a dataset as pictures, in a file or in the terminal.",
     "report": "Write a page on what is in a dataset: sizes, colours, duplicates, images that look wrong.",
+    "view": "Show a dataset in a browser.",
     "stage": "Copy a dataset to fast storage of this machine, once for all its readers.",
     "staged": "Manage staged copies: list, evict, pin, unpin, repair.",
     "fill": "Fill a growing cache from a slow source, while training reads it.",

@@ -28,6 +28,7 @@ _UNKNOWN_WIDTH: Final = 1000
 @click.argument("dataset", type=PATH)
 @click.option("-n", "count", type=click.IntRange(1, _MOST), default=64, help="Number of rows, evenly spaced.")
 @click.option("--rows", metavar="ROWS", help="These rows instead: 5,10-20.")
+@click.option("--where", metavar="EXPR", help="Only rows that a filter takes: \"width > 512 and label = 'cat'\".")
 @click.option(
     "--transform",
     default="none",
@@ -44,6 +45,7 @@ def command(
     dataset: Path,
     count: int,
     rows: str | None,
+    where: str | None,
     side: int,
     epoch: int,
     out: Path | None,
@@ -60,23 +62,29 @@ def command(
     protocol = protocol_of(os.environ) if sys.stdout.isatty() else None
     if out is not None and out.suffix.lower() not in _FORMATS:
         raise UsageError(f"--out {out}: expected a file name that ends in .png or .jpg")
+    if where is not None and rows is not None:
+        raise UsageError("--where and --rows cannot be combined: a filter may name rows, as in row in (5, 10)")
     if out is None and protocol is None:
-        where = "this terminal is not known to show images" if sys.stdout.isatty() else "this is no terminal"
-        raise UsageError(f"{where}: write the sheet to a file, --out sheet.png")
+        reason = "this terminal is not known to show images" if sys.stdout.isatty() else "this is no terminal"
+        raise UsageError(f"{reason}: write the sheet to a file, --out sheet.png")
     # For --transform module:attribute: like `python -m`, find modules in the current folder.
     sys.path.insert(0, "")
     looker = Looker(dataset, LookOptions(**options))
-    chosen = evenly(range(len(looker.store)), count) if rows is None else rows_of(rows, len(looker.store), _MOST)
+    total = len(looker.rows)
+    taken = range(total) if where is None else looker.rows.where(where)
+    chosen = evenly(taken, count) if rows is None else rows_of(rows, total, _MOST)
     pictures = (
         (row, looker.seen(row, side, epoch) if looker.transforms else looker.stored(row, side)) for row in chosen
     )
+    if not chosen:
+        raise UsageError(f"--where {where!r} takes none of the {total:,} rows")
     columns = None if out is not None else max(1, (_terminal_width() - 8) // (side + 8))
     made = sheet(pictures, side, columns)
     if looker.note is not None:
         say(looker.note, err=True)
     if out is not None:
         made.save(out, compress_level=1)
-        say(f"{out}: {len(chosen):,} of {len(looker.store):,} rows")
+        say(f"{out}: {len(chosen):,} of {total:,} rows")
     elif protocol is not None:
         click.echo(shown(made, protocol), nl=False)
 

@@ -37,6 +37,8 @@ from .schema import IMAGE, Field
 ROWS_PER_BLOCK: Final = 1024
 _ROWS_AT_ONCE: Final = 1 << 20
 BLOCKS: Final = "blocks"
+_APART: Final = 64
+"""Up to this distance on average, searching the texts in between as well takes less time than taking each by itself."""
 _OFFSETS: Final = "_offsets"
 _BYTES: Final = "_bytes"
 
@@ -291,6 +293,30 @@ class Columns:
             str(view[start:stop], "utf-8", "replace")
             for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
         ]
+
+    def having(self, name: str, part: bytes, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Returns which of some entries, int64 [n], ascending, have bytes in them; capitals of ASCII count as small."""
+        self.check_rows(rows)
+        offsets, texts = self[name + _OFFSETS], self[name + _BYTES]
+        part = part.lower()
+        if len(rows) and rows[-1] - rows[0] >= len(rows) * _APART:
+            spans = zip(offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True)
+            return np.array([part in texts[start:stop].tobytes().lower() for start, stop in spans], bool)
+        # Of rows that lie close together, all that lies between them is searched at once.
+        first, last = (int(rows[0]), int(rows[-1])) if len(rows) else (0, -1)
+        bounds = offsets[first : last + 2].astype(np.int64) - int(offsets[first])
+        data, hits = (
+            texts[int(offsets[first]) :][: max(0, int(bounds[-1]))].tobytes().lower(),
+            np.zeros(last + 1 - first, bool),
+        )
+        at = data.find(part)
+        while at >= 0:
+            row = min(int(np.searchsorted(bounds, at, "right")), len(hits)) - 1
+            end = int(bounds[row + 1])
+            hits[row] |= at + len(part) <= end
+            at = data.find(part, max(end, at + 1) if hits[row] else at + 1)
+        found: npt.NDArray[np.bool_] = hits[rows - first]
+        return found
 
     def _check_block(self, block: int) -> None:
         checksum = 0

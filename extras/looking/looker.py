@@ -14,7 +14,7 @@ from packtrain._core.printable import printable
 from packtrain._core.schema import CROP
 from packtrain._readers.dataset.drawing import BoxField
 from packtrain._readers.dataset.pictures import Look, Picture, drawn, notes_of, size_of, stored_picture, stored_texts
-from packtrain._readers.dataset.store import RecordStore
+from packtrain._readers.dataset.stored_rows import StoredRows
 
 from ..named_transforms import named_transform
 
@@ -55,7 +55,7 @@ class Looker:
         options: How to look at it.
 
     Attributes:
-        store: The records.
+        rows: The rows of the dataset.
         note: What the transform does not let see; None if nothing is missing.
 
     Raises:
@@ -64,10 +64,10 @@ class Looker:
     """
 
     def __init__(self, path: str | os.PathLike[str], options: LookOptions) -> None:
-        self.store: Final = RecordStore(path)
+        self.rows: Final = StoredRows(path)
         self.note: str | None = None
         self._options = options
-        self._boxes = None if options.boxes is None else BoxField.of(options.boxes, self.store.schema)
+        self._boxes = None if options.boxes is None else BoxField.of(options.boxes, self.rows.schema)
         self._lock = threading.Lock()
         self._loader = None if options.transform == "none" else self._loader_of(path)
 
@@ -76,9 +76,25 @@ class Looker:
         """True if there is a transform."""
         return self._loader is not None
 
+    @property
+    def transform(self) -> str:
+        """Name of the transform."""
+        return self._options.transform
+
+    @property
+    def overlays(self) -> bool:
+        """True if masks or boxes are drawn."""
+        masks = self._options.masks and any(field.kind == "mask" for field in self.rows.schema.fields)
+        return masks or self._boxes is not None
+
+    @property
+    def boxes(self) -> str | None:
+        """Name of the field whose boxes are drawn."""
+        return None if self._boxes is None else self._boxes.name
+
     def stored(self, row: int, side: int, *, overlays: bool = True) -> Picture:
         """Return the picture of what is stored of `row`, at most `side` pixels wide and high."""
-        return stored_picture(self.store, row, self._look(side, overlays=overlays))
+        return stored_picture(*self.rows.locate(row), self._look(side, overlays=overlays))
 
     def seen(self, row: int, side: int, epoch: int = 0, *, overlays: bool = True) -> Picture:
         """Return the picture of what a network sees of `row` in an epoch.
@@ -87,18 +103,19 @@ class Looker:
         """
         assert self._loader is not None
         look = self._look(side, overlays=overlays)
-        texts, problems = stored_texts(self.store, row, look)
+        store, inner = self.rows.locate(row)
+        texts, problems = stored_texts(store, inner, look)
         try:
             # The random numbers of a foreign transform come from the generators of the process.
             with self._lock:
                 self._loader.set_epoch(epoch)
                 values: dict[str, Any] = self._loader.sample(row)._asdict()
             if look.boxes is not None and values.get(CROP) is not None:
-                values[look.boxes.name] = self.store.field(look.boxes.name).value(row)
-            image = drawn(values, self.store.schema, look, size_of(self.store, row))
+                values[look.boxes.name] = store.field(look.boxes.name).value(inner)
+            image = drawn(values, self.rows.schema, look, size_of(store, inner))
         except (DatasetError, LoaderError, ValueError) as error:
             return Picture(None, texts, printable(str(error)))
-        return Picture(image, texts | notes_of(values, self.store.schema), next(iter(problems), None))
+        return Picture(image, texts | notes_of(values, self.rows.schema), next(iter(problems), None))
 
     def _look(self, side: int, *, overlays: bool) -> Look:
         return Look(side, masks=self._options.masks and overlays, boxes=self._boxes if overlays else None)
@@ -109,10 +126,10 @@ class Looker:
         from packtrain._readers.loader import Loader
 
         transform = named_transform(self._options.transform).transform
-        schema = self.store.schema
+        schema = self.rows.schema
         images = [field.name for field in schema.fields if field.kind == "image"]
         if not images:
-            raise UsageError(f"transform={self._options.transform!r}: {self.store.name} has no images")
+            raise UsageError(f"transform={self._options.transform!r}: {self.rows.name} has no images")
         masks = [field.name for field in schema.fields if field.kind == "mask" and self._options.masks]
         crop = [CROP] if self._boxes is not None else []
         problems = []

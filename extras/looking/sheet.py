@@ -9,6 +9,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import numpy.typing as npt
+
 from packtrain._codec.pillow import require_pillow
 from packtrain._core.printable import one_line
 from packtrain._core.schema import LABEL
@@ -16,7 +19,6 @@ from packtrain._readers.dataset.pictures import Picture
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from PIL.ImageDraw import ImageDraw
 
 _PAPER: Final = (255, 255, 255)
 _TILE: Final = (241, 243, 245)
@@ -33,10 +35,10 @@ _MOST_LINES: Final = 3
 _FONTS: Final = ("NotoSansCJK-Regular.ttc", "DejaVuSans.ttf")
 
 
-def evenly(rows: Sequence[int], count: int) -> list[int]:
+def evenly(rows: Sequence[int] | npt.NDArray[np.int64], count: int) -> list[int]:
     """Return `count` of some rows, evenly spaced, from the first one on; all if there are fewer."""
     count = min(count, len(rows))
-    return [rows[at * len(rows) // count] for at in range(count)]
+    return [int(rows[at * len(rows) // count]) for at in range(count)]
 
 
 def sheet(pictures: Iterable[tuple[int, Picture]], side: int, columns: int | None = None) -> Image:
@@ -64,15 +66,27 @@ def sheet(pictures: Iterable[tuple[int, Picture]], side: int, columns: int | Non
     draw = ImageDraw.Draw(made)
     for number, (row, picture) in enumerate(tiles):
         left, top = _GAP + number % columns * wide, _GAP + number // columns * high
-        draw.rectangle((left, top, left + side - 1, top + side - 1), fill=_TILE)
-        if picture.problem is not None:
-            _warn(draw, picture.problem, left, top, side)
-        elif picture.image is not None:
-            image = picture.image
-            made.paste(image, (left + (side - image.width) // 2, top + (side - image.height) // 2))
+        made.paste(tile(picture, side), (left, top))
         for at, text in enumerate(_lines(row, picture)):
             place = left, top + side + 2 + at * _LINE
             draw.text(place, _cut(text, side), fill=_QUIET if at else _INK, font=_font())
+    return made
+
+
+def tile(picture: Picture, side: int) -> Image:
+    """Draws a square with a picture in its middle, or with its problem."""
+    from PIL import ImageDraw
+
+    made: Image = require_pillow("a picture").new("RGB", (side, side), _TILE)
+    if picture.problem is not None:
+        draw = ImageDraw.Draw(made)
+        draw.rectangle((0, 0, side - 1, side - 1), outline=_ALARM, width=2)
+        room = side // _LINE - 1
+        # The end of a message says what is wrong, its beginning only where.
+        for at, text in enumerate(textwrap.wrap(one_line(picture.problem), max(1, side // 7))[-room:]):
+            draw.text((6, 4 + at * _LINE), _cut(text, side - 12), fill=_ALARM, font=_font())
+    elif (image := picture.image) is not None:
+        made.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
     return made
 
 
@@ -80,14 +94,6 @@ def _lines(row: int, picture: Picture) -> list[str]:
     """The lines below a picture: row and label, then the other texts."""
     others = [one_line(text) for name, text in picture.texts.items() if name != LABEL and text]
     return [" · ".join([f"{row:,}", *filter(None, [picture.texts.get(LABEL)])]), *others][:_MOST_LINES]
-
-
-def _warn(draw: ImageDraw, problem: str, left: int, top: int, side: int) -> None:
-    draw.rectangle((left, top, left + side - 1, top + side - 1), outline=_ALARM, width=2)
-    room = side // _LINE - 1
-    # The end of a message says what is wrong, its beginning only where.
-    for at, text in enumerate(textwrap.wrap(one_line(problem), max(1, side // 7))[-room:]):
-        draw.text((left + 6, top + 4 + at * _LINE), _cut(text, side - 12), fill=_ALARM, font=_font())
 
 
 @functools.cache

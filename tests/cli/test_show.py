@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.support import packed
+from helpers.support import packed, require_module
 from PIL import Image
 
 from packtrain._cli import show_cmd
@@ -85,3 +85,15 @@ def test_a_terminal_that_shows_images_gets_them(
     done = run("show", dataset, "-n", 3)
     assert (done.code, done.out) == (2, "")
     assert "this terminal is not known to show images: write the sheet to a file, --out sheet.png" in done.err
+
+
+def test_a_filter_chooses_the_rows_and_they_keep_their_numbers(run: Run, dataset: Path, tmp_path: Path) -> None:
+    require_module("polars")
+    out = tmp_path / "sheet.png"
+    done = run("show", dataset, "--out", out, "--where", "label = 1", "--side", 40)
+    assert (done.code, done.out) == (0, f"{out}: 4 of 12 rows\n")
+    assert same(out, drawn(dataset, [1, 4, 7, 10], 40))
+    done = run("show", dataset, "--out", out, "--where", "label = 9")
+    assert (done.code, "--where 'label = 9' takes none of the 12 rows" in done.err) == (2, True)
+    done = run("show", dataset, "--out", out, "--where", "labl = 1")
+    assert (done.code, "labl" in done.err) == (2, True)
