@@ -194,7 +194,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _is_invited(self) -> bool:
         """True if the request comes from the page, or from the person who typed its address."""
-        port = self.server.server_address[1]
+        port = self.connection.getsockname()[1]
         # A site may have its own name lead to this machine; its requests have that name.
         known = self.headers.get("Host") in (f"{HOST}:{port}", f"localhost:{port}")
         alone = self.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin")

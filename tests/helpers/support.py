@@ -104,6 +104,11 @@ def items(dataset: Any) -> list[tuple[Any, Any]]:
     return list(dataset)
 
 
+def held(dataset: Any) -> list[tuple[bytes, Any]]:
+    """The stored image and the label of each row of a dataset."""
+    return [(bytes(dataset.record(row)), dataset.label(row)) for row in range(len(dataset))]
+
+
 def tree(folder: Path, *without: str) -> dict[str, bytes]:
     """Content of every file below `folder`, by relative path, but for some names."""
     files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}

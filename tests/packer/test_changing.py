@@ -9,13 +9,13 @@ import pickle
 import shutil
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from helpers.support import FORMATS, encoded, flip, packed, picture, tree
+from helpers.support import FORMATS, encoded, flip, held, packed, picture, tree
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -46,11 +46,6 @@ class Images:
         listing = self._folder / f"list-{lines[0].split('.')[0]}.txt"
         listing.write_text("\n".join(lines))
         return listing, samples
-
-
-def held(dataset: Any) -> list[Sample]:
-    """What a dataset holds."""
-    return [(bytes(dataset.record(row)), dataset.label(row)) for row in range(len(dataset))]
 
 
 @pytest.fixture
@@ -132,8 +127,8 @@ def test_old_readers_refuse_by_number(changed: tuple[Path, list[Sample]]) -> Non
 def test_another_process_reads_the_same(changed: tuple[Path, list[Sample]], method: str) -> None:
     out, samples = changed
     dataset = open_dataset(out)
-    with multiprocessing.get_context(method).Pool(1) as pool:
-        assert pool.apply(held, (dataset,)) == samples
+    with ProcessPoolExecutor(1, multiprocessing.get_context(method)) as pool:
+        assert pool.submit(held, dataset).result() == samples
 
 
 def test_a_loader_gives_each_sample_once(changed: tuple[Path, list[Sample]]) -> None:

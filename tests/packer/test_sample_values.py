@@ -104,7 +104,7 @@ def test_values_are_packed_as_files_are(
         ("mask", [np.zeros((4, 4), bool), np.full((4, 4), 255)], {}, "|u1"),
         ("array", [[1, 2], [3]], {}, "<i8"),
         ("array", [[1, 2], [3]], {"dtype": "float32"}, "<f4"),
-        ("array", [np.float16([1, 2])], {"dtype": "float32"}, "<f4"),
+        ("array", [np.array([1, 2], np.float16)], {"dtype": "float32"}, "<f4"),
     ],
 )
 def test_the_type_of_a_field_has_room_for_the_first_samples(
