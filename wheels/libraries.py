@@ -19,7 +19,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-LIBJPEG: Final = "https://github.com/libjpeg-turbo/libjpeg-turbo/archive/refs/tags/3.1.3.tar.gz"
+LIBJPEG: Final = (
+    "https://github.com/libjpeg-turbo/libjpeg-turbo/archive/refs/tags/3.1.3.tar.gz",
+    "https://deb.debian.org/debian/pool/main/libj/libjpeg-turbo/libjpeg-turbo_3.1.3.orig.tar.gz",
+)
+"""The same file twice: Debian keeps it as long as it has this version."""
 LIBJPEG_SHA256: Final = "3a13a5ba767dc8264bc40b185e41368a80d5d5f945944d1dbaa4b2fb0099f4e5"
 SIMDE: Final = "cmeel-simde==0.8.2"
 SIMDE_SHA256: Final = "e44917e0dbcd62cb841a9232a06087e74583c5e8366831ea9390400fcc8f50bb"
@@ -37,25 +41,29 @@ OPTIONS: Final = (
 )
 
 
-def checked(data: bytes, sha256: str, place: str, advice: str = "") -> io.BytesIO:
+def checked(data: bytes, sha256: str, place: str) -> io.BytesIO:
     """Returns a file's bytes for reading; ends the program if they have another checksum."""
     if hashlib.sha256(data).hexdigest() != sha256:
-        sys.exit(f"{place}: its SHA-256 is not {sha256}. {advice}".rstrip())
+        sys.exit(f"{place}: its SHA-256 is not {sha256}")
     return io.BytesIO(data)
 
 
 def unpack_libjpeg(folder: Path) -> None:
     """Unpacks the source of libjpeg-turbo."""
     given = os.environ.get("PACKTRAIN_SOURCE")
-    place = LIBJPEG if given is None else Path(given).absolute().as_uri()
-    advice = "docs/building-wheels.md says where else this file is; then name it: PACKTRAIN_SOURCE=FILE"
-    try:
-        with urllib.request.urlopen(place, timeout=60) as answer:
-            data = answer.read()
-    except OSError as error:
-        sys.exit(f"{place}: {error}. {advice}")
-    with tarfile.open(fileobj=checked(data, LIBJPEG_SHA256, place, advice)) as archive:
-        archive.extractall(folder, filter="data")
+    places = LIBJPEG if given is None else [Path(given).absolute().as_uri()]
+    problems = []
+    for place in places:
+        try:
+            with urllib.request.urlopen(place, timeout=60) as answer:
+                data = checked(answer.read(), LIBJPEG_SHA256, place)
+        except OSError as error:
+            problems.append(f"{place}: {error}")
+            continue
+        with tarfile.open(fileobj=data) as archive:
+            archive.extractall(folder, filter="data")
+        return
+    sys.exit("\n".join([*problems, "Get the file in another way, and name it: PACKTRAIN_SOURCE=FILE"]))
 
 
 def unpack_simde(folder: Path) -> None:

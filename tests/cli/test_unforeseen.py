@@ -28,7 +28,7 @@ def test_a_full_standard_output_is_told_on_standard_error(images: Path, tmp_path
 
 
 def test_too_little_memory_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_out(_: Path) -> NoReturn:
+    def run_out(_: Path, __: str | None) -> NoReturn:
         raise MemoryError
 
     monkeypatch.setattr(summary, "summarise", run_out)

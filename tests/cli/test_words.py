@@ -53,6 +53,7 @@ BEFORE: dict[tuple[str, ...], str] = {
     ("drop-rows",): "{set}",
     ("add-field",): "{set} {list}",
     ("show",): "{set} --out {out}.png",
+    ("view",): "{set} --no-browser",
     ("info",): "{set}",
 }
 WRONG = {
@@ -98,6 +99,7 @@ def test_a_mistyped_option_gets_a_suggestion(run: Run, words: tuple[str, ...]) -
     others: dict[tuple[str, ...], tuple[str, str]] = {
         ("fill",): ("--budgt", "--budget"),
         ("show",): ("--sid", "--side"),
+        ("view",): ("--prt", "--port"),
     }
     wrong, meant = others.get(words, ("--jsn", "--json"))
     done = run(*words, wrong)

@@ -271,8 +271,12 @@ class TestPage:
         page.wait(f"{title}.startsWith('Row 0 ')")
         page.press("m")
         page.wait("[...document.images].every((image) => image.src.includes('overlays=0'))")
-        page.run("document.getElementById('close').click()")
-        page.run("document.activeElement.blur()")
+        # The picture that was open gets the focus by an event, which may come later.
+        page.run(
+            "new Promise((done) => { const detail = document.getElementById('detail');"
+            " detail.addEventListener('close', () => { document.activeElement.blur(); done(true); });"
+            " document.getElementById('close').click(); })"
+        )
         page.press("ArrowRight")
         page.wait("document.querySelector('#grid > *').textContent.startsWith('24 ')")
         page.press("ArrowLeft")

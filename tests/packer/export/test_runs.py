@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from helpers.datasets import make_dataset
+from helpers.reading import streamed_in
 from helpers.shards import write_shards
-from helpers.staging.remote import BUCKET, installed
-from helpers.support import flip, image_set, packed, tree
+from helpers.streaming import URL
+from helpers.support import flip, tree
 
 from packtrain import export, index_shards, open_dataset
 from packtrain.errors import CorruptRecord, MissingDependency, OutputConflict, UsageError
@@ -128,15 +129,12 @@ def test_tars_of_others_are_exported(tmp_path: Path) -> None:
         assert one.label(row) == two.label(row)
 
 
-def test_a_dataset_in_an_object_store_takes_a_folder_for_its_copy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_dataset_in_an_object_store_takes_a_folder_for_its_cache(
+    tmp_path: Path, memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset = packed(image_set(tmp_path / "images", 5), tmp_path / "set", "tar")
-    objects = installed(tmp_path / "store", monkeypatch)
-    shutil.copytree(dataset, objects.path(f"{BUCKET}/set"))
-    with pytest.raises(UsageError, match=f"{BUCKET}/set is in an object store: name a folder .* with `stage`"):
-        export(f"{BUCKET}/set", tmp_path / "out", to="folder")
-    (tmp_path / "place").mkdir(mode=0o700)
-    export(f"{BUCKET}/set", tmp_path / "out", to="folder", stage=tmp_path / "place")
-    export(dataset, tmp_path / "local", to="folder")
+    with streamed_in(memory_path, monkeypatch) as stream:
+        with pytest.raises(UsageError, match=f"{URL} is in an object store: name a folder .* with `stage`"):
+            export(str(URL), tmp_path / "out", to="folder")
+        export(stream.open(), tmp_path / "out", to="folder")
+        export(stream.local(), tmp_path / "local", to="folder")
     assert tree(tmp_path / "out") == tree(tmp_path / "local")
