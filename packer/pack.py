@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,8 @@ from .plan import Plan
 from .planning import outline_plan, plan_shards
 from .rejects import RejectGuard
 from .user_code import require_sendable
+
+_PARQUET: Final = (".parquet", ".pq")
 
 
 @checks_names(options=PackOptions)
@@ -166,6 +168,17 @@ def pack(
                     return _pack_all(run) if part is None else _pack_part(run, str(part))
 
 
+def _from_hugging_face(source: Any, options: PackOptions) -> tuple[Items, PackOptions] | None:
+    """The samples of Parquet files with images inside, or of the library ``datasets``; None for anything else."""
+    if isinstance(source, Url):
+        return None
+    if isinstance(source, Path) and (is_dataset(source) or not (source.is_dir() or source.suffix in _PARQUET)):
+        return None
+    from .hugging_face import hugging_face_samples  # slow: not on the way to the first record of a list
+
+    return hugging_face_samples(source, options)
+
+
 def _given(source: Any, function: Callable[[Any], Any] | None) -> Any:
     """Returns where a list or a dataset lies, or inputs and samples as they are.
 
@@ -255,6 +268,8 @@ def open_listing(
         on_warning: See `pack`.
         function: Makes a sample of an input, see `pack`.
     """
+    if function is None and (found := _from_hugging_face(source, options)) is not None:
+        source, options = found
     if not isinstance(source, Path | Url):
         from .inputs import Inputs  # slow: not on the way to the first record of a list
 

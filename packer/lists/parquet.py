@@ -57,7 +57,7 @@ class ParquetRows:
         pa, _ = require_pyarrow()
         with os.fdopen(open_regular(source), "rb") as file:
             self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            opened = _open(file, source.name)
+            opened = open_parquet(file, source.name)
             columns_of(opened.schema_arrow.names, columns.names, source.name)
             self._names, self._kinds = columns.names, _kinds(columns)
             for column, kind in zip(columns.names, self._kinds, strict=True):
@@ -108,7 +108,7 @@ def heads_of(source: Path) -> tuple[list[str], list[str]]:
     """
     pa, _ = require_pyarrow()
     with os.fdopen(open_regular(source), "rb") as file:
-        opened = _open(file, source.name)
+        opened = open_parquet(file, source.name)
         names = [str(name) for name in opened.schema_arrow.names]
         try:
             first = next(iter(opened.iter_batches(1, use_threads=False)), None)
@@ -135,7 +135,13 @@ def require_pyarrow() -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
-def _open(file: BinaryIO, name: str) -> Any:
+def open_parquet(file: BinaryIO, name: str) -> Any:
+    """Opens a Parquet file.
+
+    Raises:
+        MissingDependency: pyarrow is not installed.
+        ListError: It is no Parquet file.
+    """
     pa, parquet = require_pyarrow()
     file.seek(0)
     try:
@@ -153,60 +159,62 @@ def _kinds(columns: Columns) -> list[str]:
 
 
 def _require_fitting(dtype: Any, column: str, kind: str) -> None:
-    if _is(dtype, "dictionary"):
+    if is_type(dtype, "dictionary"):
         dtype = dtype.value_type
     wanted = _WANTED[kind]
     if not any(_HOLDS[name](dtype) for name in wanted):
         raise UsageError(f"column {column!r} holds {dtype}, but {' or '.join(wanted)} are needed")
 
 
-def _is(dtype: Any, *names: str) -> bool:
+def is_type(dtype: Any, *names: str) -> bool:
     """Check that a type is one of these, in the words of `pyarrow.types`."""
     types = require_pyarrow()[0].types
     return any(getattr(types, f"is_{name}")(dtype) for name in names)
 
 
-def _is_text(dtype: Any) -> bool:
-    return _is(dtype, "string", "large_string")
+def is_text(dtype: Any) -> bool:
+    """True for the types of texts."""
+    return is_type(dtype, "string", "large_string")
 
 
 def _is_list(dtype: Any) -> bool:
-    return _is(dtype, "list", "large_list", "fixed_size_list")
+    return is_type(dtype, "list", "large_list", "fixed_size_list")
 
 
-def _is_numeric(dtype: Any) -> bool:
+def is_numeric(dtype: Any) -> bool:
+    """True for numbers, and for lists of them."""
     while _is_list(dtype):
         dtype = dtype.value_type
-    return _is(dtype, "integer", "floating", "boolean")
+    return is_type(dtype, "integer", "floating", "boolean")
 
 
-def _is_plain(dtype: Any) -> bool:
+def is_plain(dtype: Any) -> bool:
     """True for what JSON can hold."""
     if _is_list(dtype):
-        return _is_plain(dtype.value_type)
-    if _is(dtype, "struct"):
-        return all(_is_plain(dtype.field(number).type) for number in range(dtype.num_fields))
-    return _is_text(dtype) or _is_numeric(dtype) or _is(dtype, "null")
+        return is_plain(dtype.value_type)
+    if is_type(dtype, "struct"):
+        return all(is_plain(dtype.field(number).type) for number in range(dtype.num_fields))
+    return is_text(dtype) or is_numeric(dtype) or is_type(dtype, "null")
 
 
 _HOLDS: Final = {
-    "paths (strings)": _is_text,
-    "strings": _is_text,
-    "binary values": lambda dtype: _is(dtype, "binary", "large_binary"),
-    "numbers": _is_numeric,
-    "structs": _is_plain,
+    "paths (strings)": is_text,
+    "strings": is_text,
+    "binary values": lambda dtype: is_type(dtype, "binary", "large_binary"),
+    "numbers": is_numeric,
+    "structs": is_plain,
 }
 """Checks that a column of a type holds such values, or lists of them; see `Kind.columns`."""
 
 
 def _plain(column: Any) -> Any:
-    return column.dictionary_decode() if _is(column.type, "dictionary") else column
+    return column.dictionary_decode() if is_type(column.type, "dictionary") else column
 
 
 def _value(scalar: Any, kind: str) -> Any:
     if not scalar.is_valid:
         return None
-    value = scalar.as_py() if kind != "array" or _is_text(scalar.type) else _array(scalar)
+    value = scalar.as_py() if kind != "array" or is_text(scalar.type) else _array(scalar)
     if isinstance(value, bytes) and kind in _EITHER:
         return Cell(value, False)
     return value.encode() if isinstance(value, str) else value
@@ -221,7 +229,7 @@ def _array(scalar: Any) -> Cell:
         return _npy(np.array(scalar.as_py(), scalar.type.to_pandas_dtype()))
     values, shape = scalar.values, [len(scalar.values)]
     while _is_list(values.type):
-        fixed = values.type.list_size if _is(values.type, "fixed_size_list") else 0
+        fixed = values.type.list_size if is_type(values.type, "fixed_size_list") else 0
         lengths = set(values.value_lengths().to_pylist()) if not fixed else {fixed}
         if values.null_count or len(lengths) > 1:
             raise BadLine("the lists in a list are not of one length, or one is null")

@@ -186,7 +186,7 @@ def tool(name: str, package: str) -> str:
 def _absent(message: str) -> NoReturn:
     if os.environ.get("PACKTRAIN_REQUIRE_TOOLS") == "1":
         pytest.fail(message)
-    pytest.skip(message)
+    pytest.skip(message, allow_module_level=True)
 
 
 def require_module(name: str) -> None:

@@ -239,8 +239,8 @@ class Recorder:
         self.asked.append((len(data), box, scale))
         return decoder("pillow").decode(data, mode, box, scale)
 
-    def pixels(self, data: Any, box: Box | None = None) -> Any:
-        return np.asarray(self.decode(data, "RGB", box))
+    def pixels(self, data: Any, box: Box | None = None, scale: int = 1) -> Any:
+        return np.asarray(self.decode(data, "RGB", box, scale))
 
 
 def laid_out(record: bytes) -> tuple[int, list[tuple[Box, int]]]:

@@ -1,0 +1,148 @@
+"""Laws of what Hugging Face's `datasets` writes: packing gives the images, labels and texts that went in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.support import encoded, packed, picture, require_module
+
+from packtrain import Columns, PackOptions, StoreOptions, open_dataset, pack
+from packtrain.errors import ListError
+
+NAMES = ("tench", "goldfish", "Zoë")
+COUNT = 11
+VERBATIM = StoreOptions("verbatim")
+
+
+def images() -> list[bytes]:
+    return [encoded(picture(number, 20, 16), "PNG" if number % 4 == 3 else "JPEG") for number in range(COUNT)]
+
+
+def written(folder: Path, files: int = 2, described: bool = True, **more: list[Any]) -> Path:
+    """Parquet files as `datasets` writes them, with groups of three rows, written without it."""
+    require_module("pyarrow")
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    data = images()
+    features = {"picture": {"_type": "Image"}, "fish": {"_type": "ClassLabel", "names": list(NAMES)}}
+    struct = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    table = pa.table(
+        {
+            "picture": pa.array([{"bytes": each, "path": f"{row}.jpg"} for row, each in enumerate(data)], struct),
+            "fish": [row % 3 for row in range(COUNT)],
+            "caption": [f"n° {row}" for row in range(COUNT)],
+            "boxes": [[[row, 1.5]] for row in range(COUNT)],
+            "info": [{"id": row} for row in range(COUNT)],
+            **more,
+        }
+    )
+    if described:
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    folder.mkdir()
+    step = -(-COUNT // files)
+    for number in range(files):
+        parquet.write_table(table.slice(number * step, step), folder / f"part-{number}.parquet", row_group_size=3)
+    return folder
+
+
+def stored(out: Path) -> list[tuple[bytes, int]]:
+    dataset = open_dataset(out)
+    return [(bytes(dataset.record(row)), int(dataset.label(row))) for row in range(len(dataset))]
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_files_with_images_inside_become_samples_of_all_columns(tmp_path: Path, num_workers: int) -> None:
+    source = written(tmp_path / "hub", files=3)
+    pack(source, tmp_path / "out", PackOptions(store=VERBATIM), num_workers=num_workers)
+    assert stored(tmp_path / "out") == [(data, row % 3) for row, data in enumerate(images())]
+    dataset = open_dataset(tmp_path / "out", fields=("caption", "boxes", "info"))
+    assert dataset.classes == NAMES
+    for row in range(COUNT):
+        assert (dataset[row].caption, dataset[row].boxes.tolist(), dataset[row].info) == (
+            f"n° {row}",
+            [[row, 1.5]],
+            {"id": row},
+        )
+
+
+def test_columns_can_be_chosen_where_nothing_is_described(tmp_path: Path) -> None:
+    source = written(tmp_path / "hub", files=1, described=False) / "part-0.parquet"
+    pack(source, tmp_path / "out", PackOptions(store=VERBATIM, columns=Columns("picture", "fish")))
+    assert stored(tmp_path / "out") == [(data, row % 3) for row, data in enumerate(images())]
+    assert open_dataset(tmp_path / "out").classes is None
+
+
+def test_what_is_exported_is_packed_again(tmp_path: Path) -> None:
+    from packtrain import export
+
+    written(tmp_path / "hub")
+    pack(tmp_path / "hub", tmp_path / "out", PackOptions(store=VERBATIM))
+    export(tmp_path / "out", tmp_path / "again", to="parquet")
+    pack(tmp_path / "again", tmp_path / "second", PackOptions(store=VERBATIM))
+    assert stored(tmp_path / "second") == stored(tmp_path / "out")
+    assert open_dataset(tmp_path / "second").classes == NAMES
+
+
+def test_the_library_reads_the_same(tmp_path: Path) -> None:
+    """Its images are stored as the files that they are, and its own object stays as it was."""
+    require_module("datasets")
+    import datasets
+
+    files = [str(path) for path in sorted(written(tmp_path / "hub").glob("*"))]
+    dataset = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=str(tmp_path / "cache"))
+    features = dataset.features
+    pack(dataset, tmp_path / "out", PackOptions(store=VERBATIM, seed=None))
+    assert dataset.features == features
+    assert stored(tmp_path / "out") == [(data, row % 3) for row, data in enumerate(images())]
+    assert open_dataset(tmp_path / "out").classes == NAMES
+
+
+def test_a_row_without_an_image_is_refused(tmp_path: Path) -> None:
+    struct = [{"bytes": None, "path": None}] + [{"bytes": each, "path": None} for each in images()[1:]]
+    import pyarrow as pa
+
+    column = pa.array(struct, pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
+    source = written(tmp_path / "hub", picture=column)
+    report = pack(source, tmp_path / "out", PackOptions(store=VERBATIM), max_rejects="1")
+    assert (report.records, report.rejects) == (COUNT - 1, 1)
+    assert json.loads((tmp_path / "out" / "rejects.jsonl").read_text())["line"] == 0
+
+
+def test_a_struct_without_bytes_names_a_file(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    column = [{"bytes": None, "path": f"{row}.img"} for row in range(COUNT)]
+    source = written(
+        tmp_path / "hub", picture=pa.array(column, pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
+    )
+    for row, data in enumerate(images()):
+        (source / f"{row}.img").write_bytes(data)
+    pack(source, tmp_path / "out", PackOptions(store=VERBATIM))
+    assert [data for data, _ in stored(tmp_path / "out")] == images()
+
+
+def test_damaged_files_and_other_columns_are_named(tmp_path: Path) -> None:
+    source = written(tmp_path / "hub")
+    whole = (source / "part-1.parquet").read_bytes()
+    (source / "part-1.parquet").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ListError, match=r"part-1\.parquet"):
+        pack(source, tmp_path / "out")
+    other = written(tmp_path / "other", files=1, extra=list(range(COUNT))) / "part-0.parquet"
+    (source / "part-1.parquet").write_bytes(other.read_bytes())
+    with pytest.raises(ListError, match=r"part-1\.parquet has other columns"):
+        pack(source, tmp_path / "out")
+
+
+def test_a_list_of_paths_in_parquet_stays_a_list(tmp_path: Path) -> None:
+    require_module("pyarrow")
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    (tmp_path / "a.jpg").write_bytes(images()[0])
+    parquet.write_table(pa.table({"image": ["a.jpg"], "label": [2]}), tmp_path / "list.parquet")
+    out = packed(tmp_path / "list.parquet", tmp_path / "out", "tar", columns=Columns("image", "label"))
+    assert stored(out) == [(images()[0], 2)]
