@@ -26,6 +26,7 @@ from packtrain._core.opening import read_regular
 from packtrain._core.schema import IMAGE, LABEL
 from packtrain._core.version_schema import MergedSchema, PartSchema, part_schema
 from packtrain._core.versions import (
+    BASE,
     DROPPED,
     SEGMENTS,
     Change,
@@ -130,7 +131,7 @@ def append(
     with open_listing(listed, folder, folder, options, on_warning) as (images, options, before):
         plan = plan_shards(outline_plan(images, options), images)
         name = part_name(plan)
-        if any(segment.name == name for segment in newest.segments):
+        if name in (segment.name for segment in newest.segments) or _was_packed(folder, newest, plan):
             return ChangeReport(folder, newest.number, newest.records)
         place = folder / SEGMENTS / name
         with writing(place):
@@ -188,6 +189,11 @@ def _where(folder: Path, version: Version, condition: str) -> npt.NDArray[np.int
     """The rows of a version that a condition holds for, ascending."""
     stores = segment_stores(folder, version, "auto", True)
     return np.concatenate([numbers for numbers, _ in rows_where(folder, version, stores, condition)])
+
+
+def _was_packed(folder: Path, version: Version, plan: Plan) -> bool:
+    """True if the segment in the dataset's folder itself was packed by a plan like this one."""
+    return version.segments[0].name == BASE and Plan.load(folder).is_same(plan)
 
 
 def part_name(plan: Plan) -> str:
@@ -317,5 +323,6 @@ def _options_like(folder: Path, version: Version) -> PackOptions:
         schema.labels,
         columns=columns,
         classes=schema.classes,
+        shard_size=plan.shard_bytes,
         seed=plan.seed,
     )

@@ -210,6 +210,10 @@ class Plan:
         """
         require_same_terms(self._terms(), other._terms(), folder, "packed")
 
+    def is_same(self, other: Plan) -> bool:
+        """True if both pack the same in the same way, however they divide it into shards."""
+        return self._terms() == other._terms()
+
     def _terms(self) -> dict[str, Any]:
         terms = asdict(self)
         for settled in ("shards", "written_by", "fields", "columns"):

@@ -118,6 +118,13 @@ TestChanges = Changes.TestCase
 TestChanges.settings = settings(max_examples=settings().max_examples, stateful_step_count=6, deadline=None)
 
 
+def test_a_list_that_is_there_is_not_appended(images: Images, tmp_path: Path) -> None:
+    listing, samples = images.listed(3)
+    out = packed(listing, tmp_path / "out", "lmdb", shard_size=700)
+    assert append(out, listing).version == 1
+    assert held(open_dataset(out)) == samples
+
+
 def test_old_readers_refuse_by_number(changed: tuple[Path, list[Sample]]) -> None:
     body = json.loads((changed[0] / "manifest.json").read_bytes())
     assert body["version"] == 3
