@@ -206,7 +206,8 @@ class Progress:
         if state.dataset is not None and self._dataset is not None and state.dataset != self._dataset:
             raise UsageError(
                 "the state was saved with another dataset, whose rows are other samples or in another order: samples "
-                "would be repeated or left out"
+                "would be repeated or left out. If it was changed since, open the version of that time: "
+                "open_dataset(path, version=N); `packtrain log` shows all of them"
             )
         if state.sampler is None:
             if state.length != len(order):
