@@ -150,6 +150,14 @@ class SegmentStore(RecordStore):
         return hashlib.sha256("\n".join([super().sha256(), *layers]).encode()).hexdigest()
 
     @override
+    def column(self, name: str, rows: npt.NDArray[np.int64], field: str | None = None) -> npt.NDArray[Any]:
+        if field in self._absent:
+            found: npt.NDArray[Any] = self.field(field).columns[name][rows]
+            return found
+        store = self._layers.get(field or name)
+        return super().column(name, rows, field) if store is None else store.column(name, rows, field)
+
+    @override
     def labels(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         store = self._layers.get(LABEL)
         if store is None:

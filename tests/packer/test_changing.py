@@ -235,7 +235,10 @@ def test_added_fields_belong_to_their_samples(
     assert held(open_dataset(out, version=4)) == samples
     # What comes later is without it.
     append(out, images.listed(1)[0])
-    assert open_dataset(out).value(len(samples), "caption") is None
+    newest = open_dataset(out)
+    assert newest.value(len(samples), "caption") is None
+    pytest.importorskip("polars")
+    assert [len(newest.where(f"caption is {what}null")) for what in ("", "not ")] == [1, len(samples)]
 
 
 def test_records_of_a_layer_lie_in_the_order_of_the_segment(changed: tuple[Path, list[Sample]], tmp_path: Path) -> None:
