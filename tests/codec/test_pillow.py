@@ -90,7 +90,7 @@ def test_without_either_a_jpeg_with_bytes_behind_its_end_is_packed(tmp_path: Pat
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (encoded(picture(1, mode="L"), "WEBP"), "a file that is no JPEG (it begins with b'RIFF"),
+        (b"RIFF\x0c\0\0\0WEBPVP8 " + bytes(20), "a file that is no JPEG (it begins with b'RIFF"),
         (encoded(picture(1).convert("CMYK")), "a JPEG that packtrain alone does not decode for certain"),
         (encoded(picture(1))[:-200], "a JPEG that packtrain alone does not decode for certain"),
         (SHORT_SEGMENT, "a JPEG that packtrain alone does not decode for certain"),
