@@ -19,7 +19,7 @@ from packtrain._codec.coefficients import as_image_file
 from packtrain._codec.decoders import DECODERS, Decoder
 from packtrain._codec.pillow import pillow_conflict
 from packtrain._core.arguments import checks_names, choice, flag, items, unexpected, whole
-from packtrain._core.errors import UsageError
+from packtrain._core.errors import UnsupportedVersion, UsageError
 from packtrain._core.paths import is_url, local_path
 from packtrain._core.printable import printable
 from packtrain._core.schema import IMAGE, PAIR, Schema
@@ -468,10 +468,15 @@ def open_dataset(
         scaled=scaled,
         fields=fields,
     )
-    if not is_url(os.fspath(path)) and (folder := local_path(path)).is_dir() and has_versions(folder):
+    try:
+        store = open_store(path, stage, budget, io=io, check=check)
+    except UnsupportedVersion:
+        # Only who meets one asks: most datasets have no versions.
+        if is_url(os.fspath(path)) or not has_versions(folder := local_path(path)):
+            raise
         if stage is not None or budget is not None:
-            raise UsageError(f"{folder} has versions, which cannot be staged: leave out `stage` and `budget`")
+            raise UsageError(f"{folder} has versions, which cannot be staged: leave out `stage` and `budget`") from None
         return VersionDataset(folder, load_version(folder, version), of_store, io=io, check=check)
     if version is not None:
         raise UsageError(f"version={version}: {os.fspath(path)} has never been changed, so it has no versions")
-    return PackedDataset(of_store(open_store(path, stage, budget, io=io, check=check)))
+    return PackedDataset(of_store(store))

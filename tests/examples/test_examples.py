@@ -326,10 +326,12 @@ def options_in(document: Path) -> set[str]:
 
 
 def test_the_options_in_the_documents_are_those_of_the_commands() -> None:
-    commands = {name: import_module(f"packtrain._cli.{name}_cmd").command for name in COMMANDS}
+    modules = {name: f"packtrain._cli.{name.replace('-', '_')}_cmd" for name in COMMANDS}
+    commands = {name: import_module(module).command for name, module in modules.items()}
     every = options_of(*(part for command in commands.values() for part in (command, *parts_of(command))))
     documents = {path.stem: options_in(path) for path in (ROOT / "docs").glob("*.md")}
-    packing = set.union(*(documents[name] for name in ("packing", "lists", "store-modes", "many-machines")))
+    pages = ("packing", "lists", "store-modes", "many-machines", "packing-from-python", "querying")
+    packing = set.union(*(documents[page] for page in pages))
     assert options_of(commands["pack"], commands["verify"]) <= packing | documents["object-stores"] <= every
     assert documents["tuning"] == options_of(commands["tune"])
     assert {"--store"} <= options_in(README) <= every
