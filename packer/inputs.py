@@ -75,7 +75,8 @@ class Inputs:
         """Return what samples hold, by those of some of the inputs, always the same ones."""
         count, first = min(len(self), _SAMPLED_INPUTS), ""
         samples = []
-        for sample in self.entries(Permutation(len(self), _SAMPLE_SEED).range(0, count)):
+        # In order, because inputs that lie side by side may be read together.
+        for sample in self.entries(np.sort(Permutation(len(self), _SAMPLE_SEED).range(0, count))):
             try:
                 samples.append(self.source.sample(sample.line))
             except Refused as refusal:
@@ -125,7 +126,7 @@ class InputSource:
         """
         try:
             item = self._items[line]
-        except MemoryError:
+        except (MemoryError, Refused):
             raise
         except Exception as error:
             raise _refusal(error) from error

@@ -143,8 +143,8 @@ def _shown(path: str) -> str:
 
 
 def sampled(images: Listing, most: int) -> tuple[ListedSample, ...]:
-    """Returns at most this many entries of a list, spread over it, and always the same ones."""
-    return images.entries(Permutation(len(images), _SAMPLE_SEED).range(0, min(len(images), most)))
+    """Returns at most this many entries of a list, spread over it, in its order, and always the same ones."""
+    return images.entries(np.sort(Permutation(len(images), _SAMPLE_SEED).range(0, min(len(images), most))))
 
 
 def settled_fields(images: Listing, options: PackOptions, before: Sequence[Field] = ()) -> tuple[Field, ...]:
