@@ -9,24 +9,29 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
-from packtrain._core.errors import ListError
+import numpy as np
+
+from packtrain._core.errors import ListError, UsageError
 from packtrain._core.schema import IMAGE, LABEL
 
-from .lists.parquet import is_numeric, is_plain, is_text, is_type, open_parquet
+from .lists.parquet import is_numeric, is_plain, is_text, is_type, item_type, open_parquet
 from .options import Columns, FieldColumn, PackOptions
-from .sources import read_source
+from .sources import Refused, read_source
 
 _PARQUET: Final = (".parquet", ".pq")
 _IMAGES: Final = (IMAGE, "img", "jpg", "jpeg", "png", "webp")
 _LABELS: Final = (LABEL, "labels", "cls")
 _FOOTER: Final = 1 << 20
+_OF_SPLIT: Final = re.compile(r"(.+)-[0-9]+-of-[0-9]+|(train|validation|val|test)")
+"""Stems of files that hold a split, or a piece of one."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +77,24 @@ class Features:
         """All columns that can be stored, each by its type."""
         image, label = self.image(), self.label()
         kinds = {name: self._kind(name) for name in self.dtypes if name not in (image, label)}
-        fields = [FieldColumn(name, kind, name, by_path=kind == "image") for name, kind in kinds.items() if kind]
+        fields = [
+            FieldColumn(_field(name), kind, name, by_path=kind == "image") for name, kind in kinds.items() if kind
+        ]
         return Columns(image, label, tuple(fields))
+
+    def left_out(self) -> tuple[str, ...]:
+        """The columns that cannot be stored."""
+        return tuple(name for name in self.dtypes if self._kind(name) is None)
+
+    def arrays(self, columns: Columns) -> dict[str, Any]:
+        """The Arrow type of each column that is to be an array and holds numbers."""
+        names = [field.column for field in columns.fields if field.kind == "array" and field.column in self.dtypes]
+        return {name: self.dtypes[name] for name in names if is_numeric(self.dtypes[name])}
 
     def _kind(self, name: str) -> str | None:
         dtype = self.dtypes[name]
+        if is_type(dtype, "dictionary"):
+            dtype = dtype.value_type
         if name in self.images:
             return "image"
         if is_text(dtype):
@@ -98,14 +116,31 @@ def _only(names: Sequence[str], usual: Sequence[str]) -> str | None:
     return names[0] if len(names) == 1 else next((name for name in usual if name in names), None)
 
 
+def _field(column: str) -> str:
+    """The name of a field that is closest to that of a column."""
+    return re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_") or column
+
+
 def parquet_files(source: Path) -> list[Path]:
-    """The Parquet files that a path names: it alone, or those in a folder or its folder ``data``."""
+    """The Parquet files that a path names: it alone, those of a pattern, or those in a folder or in its ``data``."""
     if not source.is_dir():
-        return [source] if source.suffix in _PARQUET else []
+        if source.suffix not in _PARQUET:
+            return []
+        return (not source.exists() and sorted(source.parent.glob(source.name))) or [source]
     for folder in (source, source / "data"):
         if found := sorted(path for suffix in _PARQUET for path in folder.glob(f"*{suffix}")):
             return found
     return []
+
+
+def _require_one_split(files: Sequence[Path]) -> None:
+    matches = [_OF_SPLIT.fullmatch(path.stem) for path in files]
+    splits = sorted({match[1] or match[2] for match in matches if match})
+    if len(splits) > 1:
+        raise UsageError(
+            f"{files[0].parent} has the files of several splits: {', '.join(splits)}. Pack each into a dataset of its "
+            f"own; {str(files[0].parent / splits[0]) + '*' + files[0].suffix!r} as the source names the files of one"
+        )
 
 
 class ParquetSamples:
@@ -121,6 +156,7 @@ class ParquetSamples:
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._files = tuple(files)
+        self.arrays: Mapping[str, Any] = {}
         self._groups: list[tuple[int, int, int]] = []
         digest, schema = hashlib.sha256(), None
         for number, path in enumerate(self._files):
@@ -131,8 +167,7 @@ class ParquetSamples:
                 file.seek(max(0, size - _FOOTER))
                 digest.update(f"{path.name} {size}\n".encode("utf-8", "surrogateescape") + file.read())
                 schema = opened.schema_arrow if schema is None else schema
-                if opened.schema_arrow.names != schema.names:
-                    raise ListError(f"{path} has other columns than {self._files[0]}: pack them one by one")
+                _require_alike(schema, self._files[0], opened.schema_arrow, path)
                 counts = [opened.metadata.row_group(group).num_rows for group in range(opened.num_row_groups)]
             self._groups += [(number, group, count) for group, count in enumerate(counts)]
         assert schema is not None, "there is a file"
@@ -158,7 +193,21 @@ class ParquetSamples:
                 self._kept = number, open_parquet(opened, self._files[file].name).read_row_group(group)
         table, place = self._kept[1], row - self._starts[number]
         sample = {name: table.column(name)[place].as_py() for name in table.column_names}
-        return plain_sample(sample, self.features, self._files[self._groups[number][0]].parent)
+        return plain_sample(sample, self.features, self.arrays, self._files[self._groups[number][0]].parent)
+
+
+def _require_alike(first: Any, source: Path, schema: Any, path: Path) -> None:
+    """Refuse a file whose columns mean something else than those of the first file."""
+    if not schema.equals(first):
+        names = [name for name in schema.names if name not in first.names or schema.field(name) != first.field(name)]
+        about = f": {', '.join(map(repr, names))}" if names else ""
+        raise ListError(f"{path} has other columns than {source}{about}. Pack each into a dataset of its own")
+    here, there = Features.of(schema).classes, Features.of(first).classes
+    if names := sorted(name for name in {*here, *there} if here.get(name) != there.get(name)):
+        raise ListError(
+            f"{path} has other class names than {source} in column {names[0]!r}, so the same label would mean two "
+            "classes. Pack each into a dataset of its own"
+        )
 
 
 class LibrarySamples:
@@ -172,6 +221,7 @@ class LibrarySamples:
         from datasets import Image
 
         self.features: Final = Features.of(dataset.features.arrow_schema)
+        self.arrays: Mapping[str, Any] = {}
         for name in self.features.images:
             dataset = dataset.cast_column(name, Image(decode=False))
         self._dataset = dataset.with_format(None)
@@ -181,14 +231,16 @@ class LibrarySamples:
         return len(self._dataset)
 
     def __getitem__(self, row: int) -> dict[str, Any]:
-        return plain_sample(self._dataset[row], self.features, Path())
+        return plain_sample(self._dataset[row], self.features, self.arrays, Path())
 
 
-def plain_sample(sample: Mapping[str, Any], features: Features, folder: Path) -> dict[str, Any]:
-    """A sample whose images are bytes, and are called as packtrain calls them.
+def plain_sample(
+    sample: Mapping[str, Any], features: Features, arrays: Mapping[str, Any], folder: Path
+) -> dict[str, Any]:
+    """A sample whose images are bytes, and whose arrays have the types of their columns.
 
     Raises:
-        Refused: An image has neither bytes nor a path, or its file cannot be read.
+        Refused: The file of an image cannot be read, or a list is no array.
     """
     values = dict(sample)
     for name in features.images:
@@ -196,30 +248,55 @@ def plain_sample(sample: Mapping[str, Any], features: Features, folder: Path) ->
         if isinstance(value, Mapping):
             data, path = value.get("bytes"), value.get("path")
             if data is None and path:
-                data = read_source(os.path.join(folder, path))
+                try:
+                    data = read_source(os.path.join(folder, path))
+                except Refused as refusal:
+                    raise Refused(f"column {name!r}: {path}: {refusal}") from refusal
             value = data
         values[name] = value
+    for name, dtype in arrays.items():
+        if values[name] is not None:
+            try:
+                values[name] = np.array(values[name], item_type(dtype).to_pandas_dtype())
+            except (TypeError, ValueError) as error:
+                raise Refused(f"column {name!r} is no array: {error}") from error
     return values
 
 
-def hugging_face_samples(source: Any, options: PackOptions) -> tuple[Any, PackOptions] | None:
+def hugging_face_samples(
+    source: Any, options: PackOptions, on_warning: Callable[[str], None] | None = None
+) -> tuple[Any, PackOptions] | None:
     """The samples of a path or an object, and options for them; None if it is something else.
 
     Raises:
         MissingDependency: pyarrow is not installed.
-        ListError: A file is no Parquet file.
+        ListError: A file is no Parquet file, or unlike the others.
+        UsageError: A folder has several splits, or the options ask for an order that takes too long.
     """
     if isinstance(source, Path):
         files = parquet_files(source)
-        samples = ParquetSamples(files) if files else None
-        if samples is None or not samples.features.images:
+        found: Any = ParquetSamples(files) if files else None
+        if found is None or not found.features.images:
             return None
-        # Rows in another order would read a group of rows for each of them.
-        return samples, _with_features(replace(options, seed=None), samples.features)
-    if type(source).__module__.partition(".")[0] == "datasets" and hasattr(source, "_fingerprint"):
+        if source.is_dir():
+            _require_one_split(files)
+        if options.seed:
+            raise UsageError(
+                f"`seed` {options.seed}: rows of Parquet files with images keep their order, since another one would "
+                "read a group of rows for each of them. Leave it out; a Loader shuffles"
+            )
+        options = replace(options, seed=None)
+    elif type(source).__module__.partition(".")[0] == "datasets" and hasattr(source, "_fingerprint"):
         found = LibrarySamples(source)
-        return found, _with_features(options, found.features)
-    return None
+    else:
+        return None
+    if on_warning is not None and options.columns is None and (names := found.features.left_out()):
+        held = ", ".join(f"{name!r} ({found.features.dtypes[name]})" for name in names)
+        on_warning(f"columns are left out, because values of their types cannot be stored: {held}")
+    options = _with_features(options, found.features)
+    assert options.columns is not None, "they have just been found"
+    found.arrays = found.features.arrays(options.columns)
+    return found, options
 
 
 def _with_features(options: PackOptions, features: Features) -> PackOptions:

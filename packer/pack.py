@@ -168,7 +168,9 @@ def pack(
                     return _pack_all(run) if part is None else _pack_part(run, str(part))
 
 
-def _from_hugging_face(source: Any, options: PackOptions) -> tuple[Items, PackOptions] | None:
+def _from_hugging_face(
+    source: Any, options: PackOptions, on_warning: Callable[[str], None] | None
+) -> tuple[Items, PackOptions] | None:
     """The samples of Parquet files with images inside, or of the library ``datasets``; None for anything else."""
     if isinstance(source, Url):
         return None
@@ -176,7 +178,7 @@ def _from_hugging_face(source: Any, options: PackOptions) -> tuple[Items, PackOp
         return None
     from .hugging_face import hugging_face_samples  # slow: not on the way to the first record of a list
 
-    return hugging_face_samples(source, options)
+    return hugging_face_samples(source, options, on_warning)
 
 
 def _given(source: Any, function: Callable[[Any], Any] | None) -> Any:
@@ -268,7 +270,7 @@ def open_listing(
         on_warning: See `pack`.
         function: Makes a sample of an input, see `pack`.
     """
-    if function is None and (found := _from_hugging_face(source, options)) is not None:
+    if function is None and (found := _from_hugging_face(source, options, on_warning)) is not None:
         source, options = found
     if not isinstance(source, Path | Url):
         from .inputs import Inputs  # slow: not on the way to the first record of a list

@@ -183,9 +183,14 @@ def _is_list(dtype: Any) -> bool:
 
 def is_numeric(dtype: Any) -> bool:
     """True for numbers, and for lists of them."""
+    return is_type(item_type(dtype), "integer", "floating", "boolean")
+
+
+def item_type(dtype: Any) -> Any:
+    """The type of what lists hold in the end, or the type itself."""
     while _is_list(dtype):
         dtype = dtype.value_type
-    return is_type(dtype, "integer", "floating", "boolean")
+    return dtype
 
 
 def is_plain(dtype: Any) -> bool:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.support import encoded, packed, picture, require_module
 
 from packtrain import Columns, PackOptions, StoreOptions, open_dataset, pack
-from packtrain.errors import ListError
+from packtrain.errors import ListError, UsageError
 
 NAMES = ("tench", "goldfish", "Zoë")
 COUNT = 11
@@ -21,14 +23,16 @@ def images() -> list[bytes]:
     return [encoded(picture(number, 20, 16), "PNG" if number % 4 == 3 else "JPEG") for number in range(COUNT)]
 
 
-def written(folder: Path, files: int = 2, described: bool = True, **more: list[Any]) -> Path:
+def written(
+    folder: Path, files: int = 2, described: bool = True, names: tuple[str, ...] = NAMES, **more: list[Any]
+) -> Path:
     """Parquet files as `datasets` writes them, with groups of three rows, written without it."""
     require_module("pyarrow")
     import pyarrow as pa
     from pyarrow import parquet
 
     data = images()
-    features = {"picture": {"_type": "Image"}, "fish": {"_type": "ClassLabel", "names": list(NAMES)}}
+    features = {"picture": {"_type": "Image"}, "fish": {"_type": "ClassLabel", "names": list(names)}}
     struct = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     table = pa.table(
         {
@@ -121,8 +125,11 @@ def test_a_struct_without_bytes_names_a_file(tmp_path: Path) -> None:
     )
     for row, data in enumerate(images()):
         (source / f"{row}.img").write_bytes(data)
-    pack(source, tmp_path / "out", PackOptions(store=VERBATIM))
-    assert [data for data, _ in stored(tmp_path / "out")] == images()
+    (source / "7.img").unlink()
+    pack(source, tmp_path / "out", PackOptions(store=VERBATIM), max_rejects="1")
+    assert [data for data, _ in stored(tmp_path / "out")] == images()[:7] + images()[8:]
+    reject = json.loads((tmp_path / "out" / "rejects.jsonl").read_text())
+    assert reject == {"line": 7, "path": "", "reason": "column 'picture': 7.img: No such file or directory"}
 
 
 def test_damaged_files_and_other_columns_are_named(tmp_path: Path) -> None:
@@ -135,6 +142,107 @@ def test_damaged_files_and_other_columns_are_named(tmp_path: Path) -> None:
     (source / "part-1.parquet").write_bytes(other.read_bytes())
     with pytest.raises(ListError, match=r"part-1\.parquet has other columns"):
         pack(source, tmp_path / "out")
+
+
+def test_files_whose_labels_mean_other_classes_are_not_mixed(tmp_path: Path) -> None:
+    source = written(tmp_path / "hub", files=1)
+    other = written(tmp_path / "other", files=1, names=("goldfish", "tench", "Zoë"))
+    shutil.copy(other / "part-0.parquet", source / "part-1.parquet")
+    with pytest.raises(
+        ListError, match=r"part-1\.parquet has other class names than .*part-0\.parquet in column 'fish'"
+    ):
+        pack(source, tmp_path / "out")
+
+
+def test_files_whose_columns_have_other_types_are_not_mixed(tmp_path: Path) -> None:
+    source = written(tmp_path / "hub", files=1)
+    other = written(tmp_path / "other", files=1, caption=list(range(COUNT)))
+    shutil.copy(other / "part-0.parquet", source / "part-1.parquet")
+    with pytest.raises(ListError, match=r"part-1\.parquet has other columns than .*: 'caption'"):
+        pack(source, tmp_path / "out")
+
+
+@pytest.mark.parametrize("names", [("train-00000-of-00001", "test-00000-of-00001"), ("train", "validation")])
+def test_splits_in_one_folder_are_packed_by_a_pattern_alone(tmp_path: Path, names: tuple[str, str]) -> None:
+    """As the Hub has them: all splits lie in a folder, which is no dataset to train on."""
+    source = written(tmp_path / "hub")
+    for number, name in enumerate(names):
+        (source / f"part-{number}.parquet").rename(source / f"{name}.parquet")
+    with pytest.raises(UsageError, match=r"several splits: (test, train|train, validation)\. .*\*\.parquet'"):
+        pack(source, tmp_path / "out")
+    pack(source / "train*.parquet", tmp_path / "out", PackOptions(store=VERBATIM))
+    assert [data for data, _ in stored(tmp_path / "out")] == images()[:6]
+
+
+def test_pieces_of_one_split_are_one_dataset(tmp_path: Path) -> None:
+    source = written(tmp_path / "hub")
+    for number in range(2):
+        (source / f"part-{number}.parquet").rename(source / f"train-0000{number}-of-00002.parquet")
+    pack(source, tmp_path / "out", PackOptions(store=VERBATIM))
+    assert [data for data, _ in stored(tmp_path / "out")] == images()
+
+
+def test_numbers_keep_their_types_and_lists_may_be_empty(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    ids = [list(range(row)) for row in range(COUNT)]
+    vectors = [[row / 7, float("nan")] for row in range(COUNT)]
+    source = written(
+        tmp_path / "hub",
+        ids=pa.array(ids, pa.list_(pa.int16())),
+        vector=pa.array(vectors, pa.list_(pa.float32())),
+        age=pa.array(range(COUNT), pa.uint8()),
+    )
+    pack(source, tmp_path / "out", PackOptions(store=VERBATIM))
+    dataset = open_dataset(tmp_path / "out", fields=("ids", "vector", "age"))
+    for row in range(COUNT):
+        found = dataset[row]
+        assert (found.ids.dtype, found.vector.dtype, found.age.dtype) == (np.int16, np.float32, np.uint8)
+        assert (found.ids.tolist(), found.age) == (ids[row], row)
+        np.testing.assert_array_equal(found.vector, np.array(vectors[row], np.float32))
+
+
+def test_what_cannot_be_stored_is_named_and_the_rest_is_packed(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    source = written(
+        tmp_path / "hub",
+        taken=pa.array([0] * COUNT, pa.timestamp("us")),
+        **{"Alt-Text": pa.array(["é"] * COUNT).dictionary_encode()},
+    )
+    warnings: list[str] = []
+    pack(source, tmp_path / "out", PackOptions(store=VERBATIM), on_warning=warnings.append)
+    assert len(warnings) == 1 and "'taken' (timestamp[us])" in warnings[0]
+    dataset = open_dataset(tmp_path / "out", fields=("alt_text",))
+    assert [dataset[row].alt_text for row in range(COUNT)] == ["é"] * COUNT
+
+
+def test_another_order_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"`seed` 7: rows of Parquet files .* keep their order"):
+        pack(written(tmp_path / "hub"), tmp_path / "out", PackOptions(seed=7))
+
+
+def test_samples_of_a_schema_are_read_group_by_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding out what samples hold and how large they are reads no group twice."""
+    require_module("pyarrow")
+    from pyarrow import parquet
+
+    from packtrain._packer.hugging_face import ParquetSamples
+
+    read: list[int] = []
+    whole = parquet.ParquetFile.read_row_group
+
+    def counted(file: Any, group: int, *args: Any, **options: Any) -> Any:
+        read.append(group)
+        return whole(file, group, *args, **options)
+
+    source = written(tmp_path / "hub", files=1)
+    groups = parquet.ParquetFile(source / "part-0.parquet").num_row_groups
+    monkeypatch.setattr(parquet.ParquetFile, "read_row_group", counted)
+    assert len(ParquetSamples([source / "part-0.parquet"])) == COUNT
+    pack(source, tmp_path / "out", PackOptions(store=VERBATIM))
+    # Once for the schema, once for the sizes, and once to pack.
+    assert (groups, len(read)) == (4, 12)
 
 
 def test_a_list_of_paths_in_parquet_stays_a_list(tmp_path: Path) -> None:
