@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import re
@@ -14,22 +13,15 @@ from typing import Any, Final, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from packtrain._core.npy import parse_npy_header
 from packtrain._core.schema import Field
-from packtrain._core.typed import MOST
 
 from .masks import Mask, decode_png
 
 MOST_NESTED: Final = 256
 """How deep JSON objects and lists may be nested; Python's parser uses its stack for each level."""
 _NESTING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]', re.DOTALL)
-_NPY: Final = b"\x93NUMPY"
-# Width in bytes of the field that says how long the header is, by the version of the format.
-_LENGTHS: Final = {b"\x01\x00": 2, b"\x02\x00": 4, b"\x03\x00": 4}
 _MOST_HEADER: Final = 4096
-_DESCRIPTION: Final = re.compile(
-    r"\{'descr': '([<|][a-z][0-9]{1,2})', 'fortran_order': (True|False), "
-    r"'shape': \(((?:[0-9]{1,19}, ?)*[0-9]{0,19})\), ?\} *\n"
-)
 
 
 def decode_value(field: Field, record: memoryview, *, bare: bool = False, size: tuple[int, int] | None = None) -> Any:
@@ -100,37 +92,18 @@ def parse_npy(head: memoryview, size: int) -> tuple[str, tuple[int, ...], int]:
     Raises:
         ValueError: It is no `.npy` file that is allowed here, or has another size than its header says.
     """
-    width = _LENGTHS.get(bytes(head[6:8])) if bytes(head[:6]) == _NPY else None
-    if width is None:
-        raise ValueError(f"it is no .npy file; it begins with {bytes(head[:16])!r}")
-    start = 8 + width
-    end = start + int.from_bytes(head[8:start], "little")
-    if end > min(len(head), _MOST_HEADER):
-        raise ValueError(f"its .npy header is said to end at byte {end}")
-    dtype, shape = _described(bytes(head[start:end]))
-    values = np.dtype(dtype).itemsize * math.prod(shape)
-    if size - end != values:
-        raise ValueError(f"it has {size - end} bytes of values, where {dtype} {list(shape)} has {values}")
-    return dtype, shape, end
-
-
-@functools.lru_cache(maxsize=1024)
-def _described(header: bytes) -> tuple[str, tuple[int, ...]]:
-    found = _DESCRIPTION.fullmatch(header.decode("latin-1"))
-    if found is None:
-        raise ValueError(f"its .npy header is {header[:200]!r}")
-    dtype, fortran, sizes = found.groups()
-    if fortran == "True":
+    header = parse_npy_header(head)
+    dtype, shape = header.dtype.str, header.shape
+    if header.bytes > _MOST_HEADER:
+        raise ValueError(f"its .npy header is said to end at byte {header.bytes}")
+    if dtype.startswith(">"):
+        raise ValueError(f"its values are {dtype}, big-endian; write them again as {dtype.replace('>', '<')}")
+    if header.fortran:
         raise ValueError("its values are in Fortran order; write it again with numpy.ascontiguousarray")
-    shape = tuple(int(size) for size in sizes.split(",") if size.strip())
-    try:
-        kind = np.dtype(dtype)
-    except TypeError as error:
-        raise ValueError(f"its .npy header names the type {dtype!r}") from error
-    # numpy makes no array of larger ones, not even without a value.
-    if kind.itemsize * math.prod(max(size, 1) for size in shape) > MOST:
-        raise ValueError(f"its .npy header says shape {list(shape)}, which is too large")
-    return kind.str, shape
+    values = header.dtype.itemsize * math.prod(shape)
+    if size - header.bytes != values:
+        raise ValueError(f"it has {size - header.bytes} bytes of values, where {dtype} {list(shape)} has {values}")
+    return dtype, shape, header.bytes
 
 
 def _array(record: memoryview, dtype: str, shape: tuple[int | None, ...], *, bare: bool) -> npt.NDArray[Any]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from packtrain._codec.values import decode_json
 from packtrain._core.errors import UsageError
+from packtrain._core.npy import LONGEST_HEADER, parse_npy_header
 from packtrain._core.schema import Field, check_array
 
 from .facts import fits_shape, in_words
@@ -23,8 +24,6 @@ _HEADER_READERS: Final = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-LONGEST_HEADER: Final = 10_000
-"""Longer headers are refused, as by numpy: their text goes to Python's own parser."""
 
 
 class ArrayForm(NamedTuple):
@@ -106,13 +105,10 @@ def _npy_header(data: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]
     """Returns dtype, shape, whether the order is Fortran's, and where the values begin."""
     if not data.startswith(NPY):
         raise Refused(f"not an .npy file; it begins with {data[:16]!r}. Write arrays with numpy.save")
-    file = io.BytesIO(data[: LONGEST_HEADER + 32])
     try:
-        reader = _HEADER_READERS[np.lib.format.read_magic(file)]
-        shape, fortran, dtype = reader(file, max_header_size=LONGEST_HEADER)
-    except Exception as error:
-        # Python's parser, of which numpy makes use, raises many kinds of errors.
-        raise Refused(f"its .npy header cannot be read ({type(error).__name__}), or holds fields of records") from error
+        dtype, fortran, shape, start = parse_npy_header(data)
+    except ValueError:
+        dtype, fortran, shape, start = _odd_header(data)
     if dtype.hasobject:
         raise Refused("it holds Python objects, which only pickle could read: save numbers instead")
     if any(type(size) is not int or size < 0 for size in shape):
@@ -120,7 +116,19 @@ def _npy_header(data: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool, int]
     if math.prod(max(size, 1) for size in shape) * dtype.itemsize > LARGEST_FILE:
         raise Refused(f"its .npy header says shape {shape}, which is larger than {LARGEST_FILE} bytes")
     _check(dtype, shape)
-    return dtype, shape, fortran, file.tell()
+    return dtype, shape, fortran, start
+
+
+def _odd_header(data: bytes) -> tuple[np.dtype[Any], bool, tuple[int, ...], int]:
+    """A header as few write it, or of values that cannot be stored, as numpy reads it."""
+    file = io.BytesIO(data[: LONGEST_HEADER + 32])
+    try:
+        reader = _HEADER_READERS[np.lib.format.read_magic(file)]
+        shape, fortran, dtype = reader(file, max_header_size=LONGEST_HEADER)
+    except Exception as error:
+        # Python's parser, of which numpy makes use, raises many kinds of errors.
+        raise Refused(f"its .npy header cannot be read ({type(error).__name__}), or holds fields of records") from error
+    return dtype, fortran, shape, file.tell()
 
 
 def _from_npy(data: bytes) -> Array:

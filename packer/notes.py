@@ -25,6 +25,7 @@ from crc32c import crc32c
 from packtrain._core.errors import CorruptFile, OutputConflict, UnreadableFile
 from packtrain._core.files import write_file
 from packtrain._core.manifest import MANIFEST, Count, Sha256, ShardInfo, check_shard_names
+from packtrain._core.npy import parse_npy_header
 from packtrain._core.opening import open_regular, read_regular
 from packtrain._core.problems import error_kind, reason
 from packtrain._core.typed import parse_json
@@ -227,8 +228,9 @@ def _archive(file: BinaryIO) -> zipfile.ZipFile:
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
-    values: npt.NDArray[Any] = np.load(io.BytesIO(archive.read(name)), allow_pickle=False)
-    return values
+    data = archive.read(name)
+    header = parse_npy_header(data)
+    return np.frombuffer(data, header.dtype, offset=header.bytes).reshape(header.shape)
 
 
 def shard_is_present(folder: Path, info: ShardInfo) -> bool:

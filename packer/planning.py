@@ -15,6 +15,7 @@ import numpy as np
 
 from packtrain._core.errors import ListError, RemoteError
 from packtrain._core.manifest import shard_stem
+from packtrain._core.npy import LONGEST_HEADER
 from packtrain._core.opening import open_regular
 from packtrain._core.options import FORMATS, StoreOptions
 from packtrain._core.paths import is_address, without_credentials
@@ -22,7 +23,7 @@ from packtrain._core.permutation import Permutation
 from packtrain._core.schema import IMAGE, Field, Schema, image_field
 from packtrain._formats import container
 
-from .arrays import LONGEST_HEADER, ArrayForm, array_form, fits
+from .arrays import ArrayForm, array_form, fits
 from .facts import Shape, join_shapes
 from .listing import Cell, ListedSample, Listing, where_looked
 from .lists.reader import read_class_names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Final, NamedTuple
 
@@ -14,6 +15,7 @@ from packtrain._readers.dataset.stored_rows import StoredRows
 
 Rows = npt.NDArray[np.int64]
 _ROWS_AT_ONCE: Final = 1 << 16
+_LABEL: Final = re.compile("0|-?[1-9][0-9]{0,17}")
 
 
 class Page(NamedTuple):
@@ -88,7 +90,7 @@ def _has(store: RecordStore, text: str, rows: Rows) -> npt.NDArray[np.bool_]:
     if labels.kind == "int" and not labels.shape(1)[1:]:
         names = store.schema.classes
         if names is None:
-            wanted = [int(text)] if text.isascii() and text.isdigit() and len(text) < 19 else []
+            wanted = [int(text)] if _LABEL.fullmatch(text) else []
         else:
             wanted = [label for label, name in enumerate(names) if text.lower() in name.lower()]
         if wanted:

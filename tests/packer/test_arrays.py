@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import pickle
@@ -61,6 +62,15 @@ def test_an_npy_file_is_stored_value_for_value(
     assert payload == array.astype(wanted.dtype).tobytes(), "bit for bit, NaN included"
     assert shape == array.shape
     assert store_array(data, wanted, by_path=False) == (payload, shape), "a cell may hold the file itself"
+
+
+def test_files_of_numpy_are_read_without_the_parser_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before Python 3.11.9 and 3.12.3, threads that use it at once get a SystemError now and then."""
+    array = np.asarray(np.arange(6, dtype=">f4").reshape(2, 3), order="F")
+    with monkeypatch.context() as patch:
+        patch.delattr(ast, "parse")
+        payload, _ = store_array(npy(array), field_of(array), by_path=True)
+    assert payload == array.astype("<f4").tobytes()
 
 
 numbers = st.integers(-(2**31), 2**31) | st.floats(width=32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import io
 import os
@@ -121,6 +122,14 @@ def test_a_note_is_an_npz_file_and_its_crc32c(noted: Path) -> None:
     assert int.from_bytes(data[-4:], "little") == crc32c(data[:-4])
     with np.load(io.BytesIO(data[:-4])) as content:
         assert set(content.files) == {*DTYPES, "label", "facts", "path_offsets", "path_bytes"}
+
+
+def test_a_note_is_read_without_the_parser_of_python(noted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads read notes; before Python 3.11.9 they get a SystemError now and then if they use that parser at once."""
+    with monkeypatch.context() as patch:
+        patch.delattr(ast, "parse")
+        note = load_note(noted, PLAN, 0, Output(noted).holds)
+    assert note is not None
 
 
 def test_a_shard_without_a_note_has_to_be_packed(noted: Path) -> None:
