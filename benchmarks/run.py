@@ -23,6 +23,7 @@ BENCHMARKS: Final = (
     "pack",
     "cluster",
     "open",
+    "changing",
     "loading",
     "recipes",
     "effects",

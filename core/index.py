@@ -250,6 +250,8 @@ class Columns:
         Raises:
             CorruptFile: A block differs from what was written.
         """
+        if 1 not in self.unchecked:
+            return
         blocks = rows // ROWS_PER_BLOCK
         # Of rows in order, few are left to be sorted.
         for block in np.unique(blocks[np.diff(blocks, prepend=-1) != 0]).tolist():

@@ -203,6 +203,26 @@ class Extension(Protocol):
             MemoryError: There is not enough memory.
         """
 
+    def take_rows(
+        self,
+        columns: Sequence[npt.NDArray[Any]],
+        counts: npt.NDArray[np.int64],
+        rows: npt.NDArray[np.int64],
+        out: npt.NDArray[Any],
+        /,
+    ) -> None:
+        """Takes entries of a column that lies in several arrays, such as those of the segments of a dataset.
+
+        Args:
+            columns: The arrays, contiguous. Their entries are as large as those of `out`.
+            counts: How many rows belong to each of them, int64 [columns]; their sum is the number of rows.
+            rows: First the rows of the first array, then those of the second one, and so on, int64 [rows].
+            out: Gets the entries, [rows, ...], writable and contiguous.
+
+        Raises:
+            ValueError: There is no such row, the arrays do not have these sizes, or `out` overlaps one of the others.
+        """
+
     def lookup(
         self, image: npt.NDArray[np.uint8], table: npt.NDArray[Any], planes: bool, out: npt.NDArray[Any], /
     ) -> None:

@@ -15,6 +15,7 @@ PyObject *rgbx_to_rgb(PyObject *module, PyObject *args);
 PyObject *copy_pixels(PyObject *module, PyObject *args);
 PyObject *copy_records(PyObject *module, PyObject *args);
 PyObject *lookup(PyObject *module, PyObject *args);
+PyObject *take_rows(PyObject *module, PyObject *args);
 PyObject *resize_pixels(PyObject *module, PyObject *args);
 PyObject *unfilter(PyObject *module, PyObject *args);
 PyObject *brighten(PyObject *module, PyObject *args);

@@ -20,6 +20,7 @@ static PyMethodDef methods[] = {
     {"copy_pixels", copy_pixels, METH_VARARGS, NULL},
     {"copy_records", copy_records, METH_VARARGS, NULL},
     {"lookup", lookup, METH_VARARGS, NULL},
+    {"take_rows", take_rows, METH_VARARGS, NULL},
     {"resize_pixels", resize_pixels, METH_VARARGS, NULL},
     {"unfilter", unfilter, METH_VARARGS, NULL},
     {"brighten", brighten, METH_VARARGS, NULL},

@@ -20,7 +20,7 @@ from packtrain._core.errors import CorruptFile
 from packtrain._core.manifest import INDEX, Manifest
 from packtrain._core.mounts import is_network
 
-from .shards import Integers, Io, Mapped, ShardFile, Shards
+from .shards import Integers, Io, ShardFile, Shards
 
 if TYPE_CHECKING:
     from packtrain._storage.streams.chunks import ChunkTable
@@ -62,18 +62,20 @@ class ChunkedShards(Shards):
         return self._files.waited
 
     @override
-    def mapped(self, numbers: Integers, offsets: Integers) -> Mapped | None:
+    def files(self, numbers: Integers, offsets: Integers) -> tuple[Integers, Integers] | None:
         if self.io != "mmap":
             return None
         self._files.drop_gone(_FEW_LOOKS)
         chunks, positions = self._chunks.table.find_all(numbers, offsets)
-        found = dict[int, int]()
-        which = np.array([found.setdefault(chunk, len(found)) for chunk in chunks.tolist()], np.int64)
         opened, present = self._files.opened, self._chunks.present
-        if not all(number in opened or present[number] for number in found):
+        if not all(number in opened or present[number] for number in set(chunks.tolist())):
             # Whoever waits for one of them must not keep the others.
             return None
-        return Mapped(self._files.views(found), which, positions)
+        return chunks, positions
+
+    @override
+    def view(self, number: int) -> memoryview:
+        return self._files.view(number)
 
     @override
     def expect(self, numbers: Integers, offsets: Integers) -> None:

@@ -6,19 +6,16 @@ import os
 import shlex
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
-from typing_extensions import Buffer, override
+from typing_extensions import override
 
 from packtrain._codec.decode import EncodedImage
-from packtrain._codec.native import extension
-from packtrain._codec.native.places import CROP, PLACE
 from packtrain._codec.stages import CHECK, DECODE, READ, OnStage, untimed
 from packtrain._codec.values import decode_value
 from packtrain._core.errors import (
@@ -37,9 +34,6 @@ from packtrain._core.schema import IMAGE, Field
 
 from .shards import OtherTime, ShardFile, Shards, WrongShard
 from .sound import SoundRows
-
-if TYPE_CHECKING:
-    from ..transforms.batched import BatchPlan
 
 
 class Faults(ABC):
@@ -202,6 +196,7 @@ class FieldRecords:
 
     Attributes:
         read_bytes: Bytes of records read since this was opened.
+        compares: Whether records are compared with their checksums.
         sound: The rows whose records are not compared any more; None if all are compared again and again.
 
     Raises:
@@ -223,11 +218,11 @@ class FieldRecords:
         self.field: Final = field
         self.columns: Final = index.field(field.name)
         self.read_bytes = 0
-        self._compare = check
+        self.compares: Final = check
         self.sound = sound
         self._bare = bare
         self._index = index
-        self._shards = shards
+        self.shards: Final = shards
         self._faults = faults
         self._opened = shards.opened
         self._length = len(index["shard"])
@@ -281,7 +276,7 @@ class FieldRecords:
             raise self._faults.unread(row, self.field.name, error) from error
         self.read_bytes += size
         on_stage(READ)
-        if self._compare:
+        if self.compares:
             sound = self.sound
             if sound is None:
                 if crc32c(data) != self._crc32c[row]:
@@ -301,7 +296,7 @@ class FieldRecords:
         """
         number, offset, size = self._shard[row], self._offset[row], self._size[row]
         try:
-            if self._shards.replace_damaged(number, offset, size):
+            if self.shards.replace_damaged(number, offset, size):
                 data = (self._opened.get(number) or self._open(number, row)).read(offset, size)
         except (OSError, RemoteError, StagingError, WrongShard) as error:
             raise self._faults.unread(row, self.field.name, error) from error
@@ -351,63 +346,6 @@ class FieldRecords:
         on_stage(DECODE)
         return value
 
-    def copy_crops(
-        self,
-        rows: npt.NDArray[np.int64],
-        plan: BatchPlan,
-        out: npt.NDArray[np.uint8],
-        at: npt.NDArray[np.int64],
-        names: npt.NDArray[np.int64],
-        current: Buffer,
-    ) -> bool:
-        """Runs a plan on raw images: copies a rectangle of each, resized if the plan says so.
-
-        Args:
-            rows: Rows of the records, int64 [records]; `check_rows` must have been called for them.
-            plan: The rectangles.
-            out: The results, uint8 [any, height, width, channels].
-            at: Index in `out` for each record, int64 [records].
-            names: Number by which the caller knows each record, int64 [records].
-            current: int64 [1]; the number of the record that is being read is written here.
-
-        Returns:
-            True if all records were copied. False if something is wrong with one of them, which `read` will name, or
-            if records cannot be copied this way here.
-        """
-        if extension is None:
-            return False
-        try:
-            mapped = self._shards.mapped(self._index["shard"][rows], self.columns["offset"][rows])
-        except (PacktrainError, WrongShard, OSError):
-            return False
-        if mapped is None:
-            return False
-        places = np.empty(len(rows), PLACE)
-        places["target"], places["row"], places["shard"], places["offset"] = at, names, mapped.which, mapped.offsets
-        for name in ("length", "crc32c", "width", "height"):
-            places[name] = self.columns[name][rows]
-        for name, column in zip(CROP, plan.boxes.T, strict=True):
-            places[name] = column
-        for check, mine in self._compared(rows):
-            if not extension.copy_records(mapped.views, places[mine], check, plan.resample, plan.style, out, current):
-                return False
-            if check and self.sound is not None:
-                self.sound.add(rows[mine])
-        self.read_bytes += int(places["length"].sum())
-        return True
-
-    def _compared(self, rows: npt.NDArray[np.int64]) -> Iterator[tuple[bool, slice | npt.NDArray[np.bool_]]]:
-        """Which of `rows` are to be compared, and which are not: all in one, or a part and the rest."""
-        if self.sound is None or not self._compare:
-            yield self._compare, slice(None)
-            return
-        new = ~self.sound.of(rows)
-        if new.all() or not new.any():
-            yield bool(new.any()), slice(None)
-            return
-        yield True, new
-        yield False, ~new
-
     def will_need(self, row: int) -> int:
         """Asks the system to read the record of `row` into memory, without waiting for it.
 
@@ -433,7 +371,7 @@ class FieldRecords:
         rows = rows[(rows >= 0) & (rows < self._length)]
         rows = rows[self.columns["length"][rows] > 0]
         with suppress(PacktrainError):
-            self._shards.expect(self._index["shard"][rows], self.columns["offset"][rows])
+            self.shards.expect(self._index["shard"][rows], self.columns["offset"][rows])
 
     def checked_row(self, row: int) -> int:
         """Checks the row number and its part of the index; a negative row is counted from the end.
@@ -478,7 +416,7 @@ class FieldRecords:
 
     def _open(self, number: int, row: int) -> ShardFile:
         try:
-            return self._shards.open(number)
+            return self.shards.open(number)
         except (OSError, WrongShard) as error:
             raise self._faults.unread(row, self.field.name, error, "opened") from error
 

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,26 +17,43 @@ from packtrain._codec.decoders import Decoder
 from packtrain._codec.decoders import decoder as find_decoder
 from packtrain._codec.stages import OTHER, TRANSFORM, OnStage, untimed
 from packtrain._core.arguments import function
-from packtrain._core.errors import DatasetError, UsageError
+from packtrain._core.errors import UsageError
 from packtrain._core.schema import CROP, IMAGE, LABEL, Schema
 
 from ..transforms.base import Transform
-from ..transforms.batched import Destination, plan_batch
+from ..transforms.batched import Destination
 from ..transforms.compose import Compose
 from ..transforms.executors import Into
 from ..transforms.finisher import Finisher
-from ..transforms.pipeline import Pipeline, finishers_of
+from ..transforms.pipeline import finishers_of
 from ..transforms.views import Views, composed
 from .chosen import chosen_rows
+from .copying import RawImages, copy_batch
 from .images import StoredImages
 from .kept import KeptRows
 from .named import NamedSamples, checked_fields, checked_name
 from .query import Query, pieces
-from .records import FieldRecords, counted
-from .store import RecordStore, Store
+from .records import counted
+from .store import Store
 
 TransformLike = Callable[[Any], Any]
 """Any callable on an image or a label: packtrain's transforms, torchvision's, or a function."""
+
+
+class ByPart(NamedTuple):
+    """Rows of several packed datasets: first those of the first one, then those of the second one, and so on.
+
+    Attributes:
+        packed: The datasets.
+        counts: How many rows are of each, none of none, int64 [datasets].
+        order: Which row each was before, int64 [rows].
+        rows: Their rows there, int64 [rows].
+    """
+
+    packed: list[PackedSamples]
+    counts: npt.NDArray[np.int64]
+    order: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]
 
 
 class Samples:
@@ -237,10 +254,18 @@ class Samples:
         """
         if len(rows) and not (rows.min() >= 0 and rows.max() < len(self)):
             return False
-        return all(
-            part.copy_rows(inner, into._replace(at=into.at[mine]))
-            for part, mine, inner in self._split(rows if self._rows is None else self._rows[rows])
-        )
+        found = self.by_part(rows)
+        raw = [packed.raw for packed in found.packed]
+        return copy_batch(raw, found.counts, found.rows, into._replace(at=into.at[found.order]))
+
+    @cached_property
+    def _nested(self) -> bool:
+        """True if some parts are chosen rows of others."""
+        return any(not isinstance(part, PackedSamples) for part in self._parts)
+
+    @cached_property
+    def _begins(self) -> npt.NDArray[np.int64]:
+        return np.array(self._starts)
 
     @cached_property
     def _firsts(self) -> npt.NDArray[np.int64]:
@@ -258,12 +283,34 @@ class Samples:
         if len(self._parts) == 1:
             yield self._parts[0], slice(None), rows
             return
-        starts = np.array(self._starts)
-        numbers = np.searchsorted(starts, rows, side="right") - 1
-        inner, firsts = rows - starts[numbers], self._firsts[numbers]
+        firsts, inner = self._numbered(rows)
         in_order = np.argsort(firsts, kind="stable")
         for mine in np.split(in_order, np.flatnonzero(np.diff(firsts[in_order])) + 1) if len(rows) else ():
             yield self._parts[firsts[mine[0]]], mine, inner[mine]
+
+    def _numbered(self, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The first part that is the one of each of these rows of all parts, and the rows there."""
+        if len(self._parts) == 1:
+            return np.zeros(len(rows), np.int64), rows
+        numbers = np.searchsorted(self._begins, rows, side="right") - 1
+        return self._firsts[numbers], rows - self._begins[numbers]
+
+    def by_part(self, rows: npt.NDArray[np.int64]) -> ByPart:
+        """The packed datasets that have some of these rows, and which each has."""
+        if self._nested:
+            found = list(self.located(rows))
+            return ByPart(
+                [packed for packed, _, _ in found],
+                np.array([len(inner) for _, _, inner in found], np.int64),
+                np.concatenate([rows[:0], *(mine for _, mine, _ in found)]),
+                np.concatenate([rows[:0], *(inner for _, _, inner in found)]),
+            )
+        numbers, inner = self._numbered(rows if self._rows is None else self._rows[rows])
+        order = np.argsort(numbers, kind="stable")
+        counts = np.bincount(numbers, minlength=len(self._parts))
+        used = np.flatnonzero(counts)
+        packed = [part for number in used.tolist() for part in self._parts[number].packed]
+        return ByPart(packed, counts[used], order, inner[order])
 
     def located(
         self, rows: npt.NDArray[np.int64]
@@ -409,7 +456,7 @@ class PackedSamples(Samples):
 
     def __getstate__(self) -> dict[str, Any]:
         # The others are bound to shards that are open here.
-        return {name: value for name, value in vars(self).items() if name not in ("records", "images", "named")}
+        return {name: value for name, value in vars(self).items() if name not in ("records", "images", "named", "raw")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -421,10 +468,13 @@ class PackedSamples(Samples):
         self.records = tuple(self.store.field(name) for name in stored if name not in (LABEL, CROP))
         self.images: StoredImages | None = None
         self.named: NamedSamples | None = None
+        self.raw: RawImages | None = None
         if self.names is None:
             self.images = StoredImages(
                 self.store.field(IMAGE), self.decoder, self.compose, scaled=self._scaled, undecoded=self._undecoded
             )
+            if self.target_transform is None:
+                self.raw = RawImages.of(self.images, self.store)
         else:
             self.named = NamedSamples(
                 self.store,
@@ -461,6 +511,11 @@ class PackedSamples(Samples):
         self, rows: npt.NDArray[np.int64]
     ) -> Iterator[tuple[PackedSamples, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
         yield self, np.arange(len(rows)), rows
+
+    @override
+    def by_part(self, rows: npt.NDArray[np.int64]) -> ByPart:
+        counts = np.array([len(rows)] if len(rows) else [], np.int64)
+        return ByPart([self][: len(counts)], counts, np.arange(len(rows)), rows)
 
     @override
     def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -504,31 +559,6 @@ class PackedSamples(Samples):
         vars(other).update(changed)
         other._prepare()
         return other
-
-    @override
-    def copy_rows(self, rows: npt.NDArray[np.int64], into: Destination) -> bool:
-        store, images = self.store, self.images
-        if images is None or not isinstance(images.pipeline, Pipeline) or self.target_transform is not None:
-            return False
-        records = images.records
-        options = records.field.store
-        if not (isinstance(store, RecordStore) and isinstance(records, FieldRecords)):
-            return False
-        if options is None or not options.store_mode.is_raw or into.images.shape[3] != options.channels:
-            return False
-        try:
-            store.check_rows(rows)
-        except (IndexError, DatasetError):
-            return False
-        index, size, random = records.columns, into.images.shape[1:3], into.random[into.at]
-        widths, heights = index["width"][rows], index["height"][rows]
-        if min(widths.min(initial=1), heights.min(initial=1)) < 1:
-            return False
-        plan = plan_batch(images.pipeline.compose, size, widths, heights, random)
-        if plan is None or not records.copy_crops(rows, plan, into.images, into.at, into.rows[into.at], into.current):
-            return False
-        into.labels[into.at] = store.labels(rows)
-        return True
 
     def value(self, row: int, name: str) -> Any:
         """A field of `row` without the transforms; raises what `ImageDataset.value` raises."""

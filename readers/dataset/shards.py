@@ -8,11 +8,11 @@ import resource
 import shlex
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -57,20 +57,6 @@ class ShardFile(Protocol):
         """
 
 
-class Mapped(NamedTuple):
-    """Places of records in memory.
-
-    Attributes:
-        views: Mapped files.
-        which: The view that holds each record, int64 [records].
-        offsets: Where each record begins in it, in bytes, int64 [records].
-    """
-
-    views: list[memoryview]
-    which: Integers
-    offsets: Integers
-
-
 class WrongShard(Exception):
     """A shard is not the file that was packed or indexed; the message says how it differs."""
 
@@ -112,8 +98,8 @@ class Shards(ABC):
             OSError: It cannot be opened.
         """
 
-    def mapped(self, numbers: Integers, offsets: Integers) -> Mapped | None:
-        """Open all files that hold some records, and return where the records lie in memory.
+    def files(self, numbers: Integers, offsets: Integers) -> tuple[Integers, Integers] | None:
+        """The mapped files that hold some records.
 
         None if files are not mapped here, or if some are still to be fetched from far away.
 
@@ -121,15 +107,19 @@ class Shards(ABC):
             numbers: The shard of each record, [records].
             offsets: Where each begins there, in bytes, int64 [records].
 
+        Returns:
+            The number of the file of each record, for `view`; and where the record begins in it, in bytes.
+
         Raises:
-            CorruptFile: As `open`; so do the others.
-            WrongShard: As above.
-            OSError: As above.
+            CorruptFile: There is no such shard or record.
         """
-        if self.io != "mmap":
-            return None
-        found, which = np.unique(numbers, return_inverse=True)
-        return Mapped(self.views(found.tolist()), which, offsets)
+        return (numbers, offsets) if self.io == "mmap" else None
+
+    def view(self, number: int) -> memoryview:
+        """The bytes of a mapped file, which is opened if need be. Raises what `open` raises."""
+        shard = self.opened.get(number) or self.open(number)
+        view: memoryview = shard.view  # type: ignore[attr-defined]
+        return view
 
     def expect(self, numbers: Integers, offsets: Integers) -> None:  # noqa: B027  # most shards are at hand
         """Says which records are read soon, where they have to be fetched from far away. Does not wait for them.
@@ -157,11 +147,6 @@ class Shards(ABC):
             PacktrainError: They should have been, but could not be.
         """
         return False
-
-    def views(self, numbers: Iterable[int]) -> list[memoryview]:
-        """The bytes of some mapped files, which are opened if need be."""
-        opened = self.opened
-        return [(opened.get(number) or self.open(number)).view for number in numbers]  # type: ignore[attr-defined]
 
     def close_removed(self) -> None:  # noqa: B027  # most files stay
         """Closes files that have been removed, so that their space is free."""

@@ -19,7 +19,7 @@ from packtrain._codec.decode import EncodedImage
 from packtrain._codec.stages import OnStage, untimed
 from packtrain._core.arguments import choice
 from packtrain._core.errors import CorruptFile, CorruptRecord, UsageError
-from packtrain._core.index import Index
+from packtrain._core.index import Columns, Index
 from packtrain._core.manifest import Manifest
 from packtrain._core.paths import local_path
 from packtrain._core.schema import IMAGE, Field, Schema
@@ -383,9 +383,10 @@ class RecordStore(Store):
     def waited_ns(self) -> int:
         return self._shards.waited_ns
 
-    def labels(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        """The labels of several rows, [rows] or [rows, K]; `check_rows` must have been called for them."""
-        return np.full(len(rows), NO_LABEL) if self._labels is None else self.index["label"][rows]
+    @property
+    def label_columns(self) -> Columns | None:
+        """The columns of the index that have the labels; None if there are none."""
+        return None if self._labels is None else self.index
 
     @override
     def label(self, row: int) -> Label:

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from packtrain._core.errors import UsageError
 from packtrain._core.files import NO_LOCKS
-from packtrain._core.index import ROWS_PER_BLOCK
+from packtrain._core.index import ROWS_PER_BLOCK, Columns
 from packtrain._core.locks import Lock
 from packtrain._core.problems import reading
 from packtrain._core.schema import LABEL, Field, Schema
@@ -157,13 +157,11 @@ class SegmentStore(RecordStore):
         store = self._layers.get(field or name)
         return super().column(name, rows, field) if store is None else store.column(name, rows, field)
 
+    @property
     @override
-    def labels(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    def label_columns(self) -> Columns | None:
         store = self._layers.get(LABEL)
-        if store is None:
-            return super().labels(rows)
-        store.check_rows(rows)
-        return store.labels(rows)
+        return super().label_columns if store is None else store.label_columns
 
     @override
     def label(self, row: int) -> Label:

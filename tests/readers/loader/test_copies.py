@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,9 @@ from helpers.support import FORMATS, encoded, flip, packed, param_id, picture, s
 
 from packtrain import ImageDataset, Loader, concat, open_dataset
 from packtrain._codec import resizing
+from packtrain._codec.native import extension
 from packtrain._core.options import LabelSpec, StoreOptions
+from packtrain._readers.dataset import copying
 from packtrain._readers.dataset.image_dataset import PackedDataset
 from packtrain._readers.dataset.samples import PackedSamples, Samples
 from packtrain._readers.loader.batches import BatchMaker, Probe
@@ -76,15 +79,15 @@ def raw(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...,
 
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each batch that a packed dataset was asked for, whether it was copied."""
+    """For each batch that a dataset was asked for, whether it was copied."""
     said: list[bool] = []
-    original = PackedSamples.copy_rows
+    original = Samples.copy_rows
 
-    def spy(self: PackedSamples, *arguments: Any) -> bool:
+    def spy(self: Samples, *arguments: Any) -> bool:
         said.append(original(self, *arguments))
         return said[-1]
 
-    monkeypatch.setattr(PackedSamples, "copy_rows", spy)
+    monkeypatch.setattr(Samples, "copy_rows", spy)
     return said
 
 
@@ -157,12 +160,24 @@ def test_datasets_of_datasets(raw: Callable[..., Path], copies: list[bool], tran
         assert copies[-1] is (transform is not RESIZED or resizing.style() is not None)
 
 
-def test_a_part_that_occurs_again_is_copied_with_itself_whatever_transform_came_later(
-    raw: Callable[..., Path], copies: list[bool]
-) -> None:
-    both = concat([open_dataset(raw()), *[open_dataset(raw("lmdb"))] * 5]).with_transform(CROP)
-    assert both._samples.copy_rows(np.arange(6 * COUNT), room_for(6 * COUNT))
-    assert copies == [True, True]
+def test_all_parts_are_copied_at_once(raw: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those with another transform follow: all of its images are planned together."""
+    calls: list[int] = []
+    real = extension
+    assert real is not None
+
+    def copy_records(views: Any, places: Any, *others: Any) -> bool:
+        calls.append(len(places))
+        return real.copy_records(views, places, *others)
+
+    spy = SimpleNamespace(copy_records=copy_records, take_rows=real.take_rows)
+    monkeypatch.setattr(copying, "extension", spy)
+    many = concat([open_dataset(raw()), *[open_dataset(raw("lmdb"))] * 5]).with_transform(CROP)
+    assert many._samples.copy_rows(np.arange(6 * COUNT), room_for(6 * COUNT))
+    first = open_dataset(raw(), CROP)
+    mixed = concat([first, open_dataset(raw("lmdb"), [CenterCrop((20, 24))]), first])
+    assert mixed._samples.copy_rows(np.arange(3 * COUNT), room_for(3 * COUNT))
+    assert calls == [6 * COUNT, 2 * COUNT, COUNT]
 
 
 def test_parts_are_not_searched_for_one_another(raw: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
