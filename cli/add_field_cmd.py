@@ -10,7 +10,8 @@ import click
 from packtrain._core.cores import available_cores
 
 from .columns import added_field_options, columns_of
-from .output import print_json, progress, say
+from .options import dry_run_option
+from .output import print_json, progress, say, say_dry_run
 from .paths import PATH
 
 
@@ -24,6 +25,7 @@ from .paths import PATH
     "--root", type=PATH, help="Folder that relative paths of values start from; default: the folder of the list."
 )
 @click.option("--workers", type=click.IntRange(1), help="Worker processes.  [default: all available cores]")
+@dry_run_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     dataset: Path,
@@ -32,6 +34,7 @@ def command(
     replace: bool,
     root: Path | None,
     workers: int | None,
+    dry_run: bool,
     as_json: bool,
     **columns: Any,
 ) -> None:
@@ -60,9 +63,12 @@ def command(
             root=root,
             replace_existing=replace,
             num_workers=workers or available_cores(),
+            dry_run=dry_run,
             on_progress=on_progress,
         )
     if as_json:
         print_json(report)
+    elif report.dry_run:
+        say_dry_run(report)
     else:
         say(f"{dataset}: version {report.version} has {', '.join(each.name for each in fields)} as well")

@@ -11,7 +11,8 @@ import click
 from packtrain._core.cores import available_cores
 
 from .columns import column_options, columns_of
-from .output import print_json, progress, say, warn
+from .options import dry_run_option
+from .output import print_json, progress, say, say_dry_run, warn
 from .pack_cmd import describe_report
 from .paths import PATH, PATH_OR_URL
 
@@ -34,6 +35,7 @@ from .paths import PATH, PATH_OR_URL
     metavar="N|P%",
     help="How many lines may be refused; a percentage allows at least one.",
 )
+@dry_run_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     dataset: Path,
@@ -43,6 +45,7 @@ def command(
     classes: Path | None,
     workers: int | None,
     max_rejects: str,
+    dry_run: bool,
     as_json: bool,
     **columns: Any,
 ) -> None:
@@ -72,11 +75,14 @@ def command(
             root=root,
             num_workers=workers or available_cores(),
             max_rejects=max_rejects,
+            dry_run=dry_run,
             on_progress=on_progress,
             on_warning=warn,
         )
     if as_json:
         print_json(report)
+    elif report.dry_run and report.written:
+        say_dry_run(report)
     elif report.packed is None:
         say(f"{dataset}: version {report.version} has these samples already: nothing was appended")
     else:

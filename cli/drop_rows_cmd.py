@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from .output import print_json, say
+from .options import dry_run_option
+from .output import print_json, say, say_dry_run
 from .paths import PATH
 from .rows import row_numbers
 
@@ -15,16 +16,19 @@ from .rows import row_numbers
 @click.argument("dataset", type=PATH)
 @click.option("--rows", metavar="ROWS", help="Rows of the newest version, as in 5,10-20.")
 @click.option("--where", metavar="CONDITION", help="Rows that a condition holds for, as in 'width < 32'.")
+@dry_run_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def command(dataset: Path, rows: str | None, where: str | None, as_json: bool) -> None:
+def command(dataset: Path, rows: str | None, where: str | None, dry_run: bool, as_json: bool) -> None:
     """Leave rows of DATASET out, in a new version.
 
     The records stay on disk, and earlier versions have them.
     """
     from packtrain._packer.changing import drop_rows
 
-    report = drop_rows(dataset, None if rows is None else row_numbers(rows), where=where)
+    report = drop_rows(dataset, None if rows is None else row_numbers(rows), where=where, dry_run=dry_run)
     if as_json:
         print_json(report)
+    elif report.dry_run:
+        say_dry_run(report)
     else:
         say(f"{dataset}: version {report.version} has {report.records:,} rows, {report.dropped:,} fewer than before")

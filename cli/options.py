@@ -19,3 +19,8 @@ def where_option(what: str) -> Callable[[F], F]:
     return click.option(
         "--where", metavar="EXPR", help=f"{what} of a dataset that EXPR chooses, such as 'width >= 256 and label = 3'."
     )
+
+
+def dry_run_option(command: F) -> F:
+    """Adds `--dry-run` to a command that changes a dataset."""
+    return click.option("--dry-run", is_flag=True, help="Write nothing, and say what would be written.")(command)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 import click
 
@@ -26,6 +26,9 @@ from packtrain._core.sizes import size
 from packtrain._storage.remote.urls import Url
 
 from .words import as_typed, command_of
+
+if TYPE_CHECKING:
+    from packtrain._packer.changing import ChangeReport
 
 _LOG_SECONDS: Final = 10.0
 _CONTINUING: Final = ("pack", "merge", "index", "export", "stage", "fill")
@@ -150,6 +153,17 @@ def say(text: str, *, err: bool = False, colour: str | None = None, end: str = "
     """Prints `text`, as everything that people are to read is printed: without what could steer their terminal."""
     text = printable(text)
     click.echo((click.style(text, fg=colour) if colour else text) + end, err=err, nl=False)
+
+
+def say_dry_run(report: ChangeReport) -> None:
+    """Prints what a change would write."""
+    change = {"added": report.added, "dropped": report.dropped}
+    what = "".join(f", {count:,} {verb}" for verb, count in change.items() if count)
+    say(f"dry run: version {report.version} of {report.dataset} would have {report.records:,} rows{what}")
+    for path in report.written:
+        say(f"  would write {path}")
+    if report.bytes:
+        say(f"  about {size(report.bytes)} of records")
 
 
 def print_json(value: Any) -> None:

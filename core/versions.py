@@ -213,8 +213,7 @@ class Version:
             UsageError: It would have no row, or too many segments.
         """
         records = sum(segment.rows for segment in segments)
-        if not records:
-            raise UsageError("no row would be left: a version has at least one")
+        require_rows(records)
         if len(segments) > MOST_SEGMENTS:
             raise UsageError(
                 f"the dataset has {len(segments) - 1:,} segments, as many as a version can have: join them with "
@@ -239,6 +238,12 @@ class Version:
                 raise ValueError(f"more rows are dropped of segment {segment.name} than it has")
         if sum(segment.rows for segment in self.segments) != self.records:
             raise ValueError("the counts of records do not add up")
+
+
+def require_rows(records: int) -> None:
+    """Raises UsageError if a version would have no row."""
+    if not records:
+        raise UsageError("no row would be left: a version has at least one")
 
 
 def is_root(data: bytes) -> bool:
@@ -270,9 +275,14 @@ def load_root(folder: Path) -> Root:
     return parse_document(Root, body, folder / MANIFEST)
 
 
+def version_name(number: int) -> str:
+    """The document of a version, as seen from the dataset's folder."""
+    return f"{VERSIONS}/{number:08d}.json"
+
+
 def version_path(folder: Path, number: int) -> Path:
     """The document of a version."""
-    return folder / VERSIONS / f"{number:08d}.json"
+    return folder / version_name(number)
 
 
 def version_numbers(folder: Path) -> list[int]:
@@ -351,7 +361,7 @@ def load_part(path: Path, described: ManifestInfo, records: int) -> Manifest:
 
 def segment_manifest(folder: Path, segment: Segment) -> Manifest:
     """The manifest of a segment of the dataset in `folder`; raises what `load_part` raises."""
-    name = BASE_MANIFEST if segment.name == BASE else MANIFEST
+    name = BASE_MANIFEST if segment.name == BASE and has_versions(folder) else MANIFEST
     return load_part(segment.folder(folder) / name, segment.manifest, segment.records)
 
 
@@ -373,11 +383,7 @@ def begin_versions(folder: Path) -> None:
     if has_versions(folder):
         return
     path = folder / MANIFEST
-    try:
-        with reading(path, missing=False):
-            data = read_regular(path, MOST_BYTES)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise NotADataset(why_no_dataset(folder), file=MANIFEST) from error
+    data = _manifest_bytes(path)
     if is_root(data):
         return
     root, first = first_version(Manifest.parse(data, path), data)
@@ -385,6 +391,26 @@ def begin_versions(folder: Path) -> None:
     write_file(folder / BASE_MANIFEST, [data])
     write_file(version_path(folder, 1), [first.dump()])
     write_file(path, [root.dump()])
+
+
+def _manifest_bytes(path: Path) -> bytes:
+    try:
+        with reading(path, missing=False):
+            return read_regular(path, MOST_BYTES)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotADataset(why_no_dataset(path.parent), file=MANIFEST) from error
+
+
+def newest_version(folder: Path) -> Version:
+    """The newest version of a dataset; of one that is packed, the version 1 that `begin_versions` would write.
+
+    Raises:
+        NotADataset: There is no dataset.
+        CorruptFile: It is damaged.
+        UnreadableFile: It cannot be read.
+    """
+    data = _manifest_bytes(path := folder / MANIFEST)
+    return load_version(folder) if is_root(data) else first_version(Manifest.parse(data, path), data)[1]
 
 
 def first_version(manifest: Manifest, data: bytes) -> tuple[Root, Version]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -31,21 +32,20 @@ from packtrain._core.versions import (
     ManifestInfo,
     Segment,
     Version,
-    begin_versions,
-    load_version,
     publish,
     segment_manifest,
 )
 from packtrain._readers.dataset.kept import dropped_rows
 
-from .changing import ChangeReport, part_name, writing
+from .changing import ChangeReport, begun, part_name, would_be, writing
 from .listing import ListedSample, Listing, Reject, Source
 from .lists.reader import read_list
 from .options import Columns, FieldColumn, PackOptions
 from .output import Output
 from .pack import pack_listing
 from .pack_run import PackProgress
-from .planning import outline_plan, plan_shards, settled_fields
+from .plan import Plan
+from .planning import outline_plan, plan_shards, record_bytes, settled_fields
 
 KINDS: Final = ("text", "json", "array", "bytes")
 """Kinds of fields that can be added. Those with pixels depend on how the image was stored."""
@@ -65,6 +65,7 @@ def add_field(
     root: str | os.PathLike[str] | None = None,
     replace_existing: bool = False,
     num_workers: int = 1,
+    dry_run: bool = False,
     on_progress: Callable[[PackProgress], None] | None = None,
 ) -> ChangeReport:
     """Adds fields to the samples of a dataset, as a new version. Nothing that is there is written again.
@@ -80,6 +81,7 @@ def add_field(
         root: Folder that relative paths of values start from; None for the folder of the list.
         replace_existing: True to put fields in the place of those of the same name.
         num_workers: Number of worker processes, as in `packtrain.pack`.
+        dry_run: True to write nothing, and report what would be written.
         on_progress: Called as by `packtrain.pack`, for each segment.
 
     Returns:
@@ -96,8 +98,7 @@ def add_field(
     function("on_progress", on_progress)
     workers = whole("num_workers", num_workers, 1)
     columns = tuple(instance("fields", field, FieldColumn) for field in fields)
-    begin_versions(folder)
-    newest = load_version(folder)
+    newest = begun(folder, dry_run=flag("dry_run", dry_run))
     _require_addable(columns, newest, replaced=flag("replace_existing", replace_existing))
     table = read_list(
         listed,
@@ -112,13 +113,19 @@ def add_field(
     settled = settled_fields(table, replace(options, columns=table.columns))[: len(columns)]
     options = replace(options, columns=Columns(fields=tuple(map(_as_settled, columns, settled))))
     matches = _matched(folder, newest, table, listed, optional=all(column.optional for column in columns))
-    layers = {
-        segment.name: _pack_layer(folder, segment, table, matches[segment.name], options, workers, on_progress)
-        for segment in newest.segments
-    }
+    planned = [_PlannedLayer.of(folder, each, table, matches[each.name], options) for each in newest.segments]
+    if dry_run:
+        size = sum(record_bytes(layer.rows, layer.plan.schema) * len(layer.rows) for layer in planned)
+        return would_be(folder, newest, newest.records, *(f"{LAYERS}/{layer.name}" for layer in planned), bytes=size)
     names = ", ".join(column.name for column in columns)
     change = Change("add-field", f"added {names} from {listed.name}")
-    version = publish(folder, partial(_with_layers, folder, layers, change))
+    with ExitStack() as stack:
+        layers = dict[str, Layer]()
+        for layer in planned:
+            # They belong to this process until the version names them.
+            stack.enter_context(writing(folder / LAYERS / layer.name))
+            layers[layer.segment.name] = layer.packed(folder, workers, on_progress)
+        version = publish(folder, partial(_with_layers, folder, layers, change))
     return ChangeReport(folder, version.number, version.records)
 
 
@@ -251,32 +258,60 @@ class LayerRows:
         return ordinals
 
 
-def _pack_layer(
-    folder: Path,
-    segment: Segment,
-    table: Listing,
-    matches: npt.NDArray[np.int64],
-    options: PackOptions,
-    workers: int,
-    on_progress: Callable[[PackProgress], None] | None,
-) -> Layer:
-    """Packs the layer of a segment, its records in the order of the segment's."""
-    manifest = segment_manifest(folder, segment)
-    assert options.columns is not None, "a layer has fields"
-    if (matches == _MISSING).any():
-        optional = tuple(replace(column, optional=True) for column in options.columns.fields)
-        options = replace(options, columns=Columns(fields=optional))
-    options = replace(options, format=manifest.format)
-    rows = LayerRows(table, matches, options, segment.manifest.sha256)
-    name = part_name(plan_shards(outline_plan(rows, options), rows))
-    place = folder / LAYERS / name
-    order = Index.of(segment.folder(folder), manifest)["by_place"]
-    with writing(place):
+@dataclass(frozen=True)
+class _PlannedLayer:
+    """The layer of a segment, before it is packed.
+
+    Attributes:
+        segment: The segment.
+        rows: What it is to hold.
+        options: How.
+        plan: The plan that names it.
+    """
+
+    segment: Segment
+    rows: LayerRows
+    options: PackOptions
+    plan: Plan
+
+    @classmethod
+    def of(
+        cls,
+        folder: Path,
+        segment: Segment,
+        table: Listing,
+        matches: npt.NDArray[np.int64],
+        options: PackOptions,
+    ) -> Self:
+        """That of a segment of the dataset in `folder`; raises what `pack_listing` raises."""
+        assert options.columns is not None, "a layer has fields"
+        if (matches == _MISSING).any():
+            optional = tuple(replace(column, optional=True) for column in options.columns.fields)
+            options = replace(options, columns=Columns(fields=optional))
+        options = replace(options, format=segment_manifest(folder, segment).format)
+        rows = LayerRows(table, matches, options, segment.manifest.sha256)
+        return cls(segment, rows, options, plan_shards(outline_plan(rows, options), rows))
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return part_name(self.plan)
+
+    def packed(self, folder: Path, workers: int, on_progress: Callable[[PackProgress], None] | None) -> Layer:
+        """Packs it, its records in the order of the segment's."""
+        place = folder / LAYERS / self.name
+        order = Index.of(self.segment.folder(folder), segment_manifest(folder, self.segment))["by_place"]
         pack_listing(
-            rows, Output(place), options, num_workers=workers, max_rejects=0, order=order, on_progress=on_progress
+            self.rows,
+            Output(place),
+            self.options,
+            num_workers=workers,
+            max_rejects=0,
+            order=order,
+            on_progress=on_progress,
         )
         data = read_regular(place / MANIFEST, MOST_BYTES)
-    return Layer(name, ManifestInfo.of(data), Manifest.parse(data, place / MANIFEST).schema.names)
+        return Layer(self.name, ManifestInfo.of(data), Manifest.parse(data, place / MANIFEST).schema.names)
 
 
 def _with_layers(folder: Path, layers: Mapping[str, Layer], change: Change, newest: Version) -> Version:

@@ -27,6 +27,7 @@ from packtrain._core.schema import IMAGE, LABEL
 from packtrain._core.version_schema import MergedSchema, PartSchema, part_schema
 from packtrain._core.versions import (
     BASE,
+    BASE_MANIFEST,
     DROPPED,
     SEGMENTS,
     Change,
@@ -35,11 +36,15 @@ from packtrain._core.versions import (
     Segment,
     Version,
     begin_versions,
-    load_version,
+    has_versions,
+    newest_version,
     publish,
     random_name,
+    require_rows,
+    version_name,
 )
 from packtrain._readers.dataset.kept import KeptRows, dropped_rows
+from packtrain._readers.dataset.stored_rows import StoredRows
 from packtrain._readers.dataset.versioned import rows_where, segment_stores
 from packtrain._storage.remote.urls import place_of
 
@@ -48,7 +53,7 @@ from .output import Output
 from .pack import open_listing, pack_listing
 from .pack_run import PackProgress, PackReport
 from .plan import Plan
-from .planning import outline_plan, plan_shards
+from .planning import outline_plan, plan_shards, record_bytes
 
 _NAME_DIGITS: Final = 16
 
@@ -64,6 +69,9 @@ class ChangeReport:
         added: Number of rows that it has and the version before had not.
         dropped: Number of rows that the version before had and it has not.
         packed: Report on what was packed for it; None if nothing was.
+        dry_run: True if nothing was written, and all of this is what would be.
+        written: In a dry run, what would be written, as paths in the folder of the dataset.
+        bytes: In a dry run, about how many bytes the records take that would be packed.
     """
 
     dataset: Path
@@ -72,6 +80,30 @@ class ChangeReport:
     added: int = 0
     dropped: int = 0
     packed: PackReport | None = None
+    dry_run: bool = False
+    written: tuple[str, ...] = ()
+    bytes: int = 0
+
+
+def begun(folder: Path, *, dry_run: bool) -> Version:
+    """The newest version of a dataset that is to be changed, which a dry run leaves as it was packed."""
+    if not dry_run:
+        begin_versions(folder)
+    return newest_version(folder)
+
+
+def would_be(
+    folder: Path, newest: Version, records: int, *paths: str, added: int = 0, dropped: int = 0, bytes: int = 0
+) -> ChangeReport:
+    """The report of a dry run: on a version after `newest` for which these paths would be written first.
+
+    Raises:
+        UsageError: It would have no row.
+    """
+    require_rows(records)
+    of_packed = () if has_versions(folder) else (BASE_MANIFEST, version_name(1), MANIFEST)
+    written = (*of_packed, *paths, version_name(newest.number + 1))
+    return ChangeReport(folder, newest.number + 1, records, added, dropped, None, True, written, bytes)
 
 
 @checks_names()
@@ -85,6 +117,7 @@ def append(
     root: str | os.PathLike[str] | None = None,
     num_workers: int = 1,
     max_rejects: str | int = "0.1%",
+    dry_run: bool = False,
     on_progress: Callable[[PackProgress], None] | None = None,
     on_warning: Callable[[str], None] | None = None,
 ) -> ChangeReport:
@@ -103,6 +136,7 @@ def append(
         root: Folder that relative paths start from; None for the folder of the list.
         num_workers: Number of worker processes, as in `packtrain.pack`.
         max_rejects: How many lines may be refused, as in `packtrain.pack`.
+        dry_run: True to write nothing, and report what would be written if no line is refused.
         on_progress: As in `packtrain.pack`.
         on_warning: As in `packtrain.pack`.
 
@@ -117,8 +151,7 @@ def append(
     folder = path_of("dataset", dataset)
     function("on_progress", on_progress)
     function("on_warning", on_warning)
-    begin_versions(folder)
-    newest = load_version(folder)
+    newest = begun(folder, dry_run=flag("dry_run", dry_run))
     like = _options_like(folder, newest)
     options = replace(
         like,
@@ -132,7 +165,11 @@ def append(
         plan = plan_shards(outline_plan(images, options), images)
         name = part_name(plan)
         if name in (segment.name for segment in newest.segments) or _was_packed(folder, newest, plan):
-            return ChangeReport(folder, newest.number, newest.records)
+            return ChangeReport(folder, newest.number, newest.records, dry_run=dry_run)
+        if dry_run:
+            added = len(images)
+            size = added * record_bytes(images, plan.schema)
+            return would_be(folder, newest, newest.records + added, f"{SEGMENTS}/{name}", added=added, bytes=size)
         place = folder / SEGMENTS / name
         with writing(place):
             packed = pack_listing(
@@ -152,7 +189,11 @@ def append(
 
 @checks_names()
 def drop_rows(
-    dataset: str | os.PathLike[str], rows: Iterable[int] | None = None, *, where: str | None = None
+    dataset: str | os.PathLike[str],
+    rows: Iterable[int] | None = None,
+    *,
+    where: str | None = None,
+    dry_run: bool = False,
 ) -> ChangeReport:
     """Leaves rows out, in a new version. The records stay where they are, and earlier versions have them.
 
@@ -160,6 +201,7 @@ def drop_rows(
         dataset: The folder of the dataset.
         rows: Rows of the newest version.
         where: In place of rows, a condition that holds for them, as `ImageDataset.where` takes it.
+        dry_run: True to write nothing, and report what would be written.
 
     Raises:
         UsageError: The condition is none, a row is outside the dataset, or none would be left.
@@ -167,8 +209,23 @@ def drop_rows(
         PacktrainError: The dataset cannot be read, or not be written to.
     """
     folder = path_of("dataset", dataset)
-    begin_versions(folder)
-    newest = load_version(folder)
+    newest = begun(folder, dry_run=flag("dry_run", dry_run))
+    numbers = _chosen(folder, newest, rows, where)
+    chosen = dict(_by_segment(folder, newest, numbers))
+    if dry_run:
+        left = newest.records - len(numbers)
+        return would_be(folder, newest, left, *[f"{DROPPED}/*.npy"] * len(chosen), dropped=len(numbers))
+    change = Change("drop-rows", f"dropped {len(numbers):,} rows")
+    version = publish(folder, partial(_without_rows, folder, chosen, change))
+    return ChangeReport(folder, version.number, version.records, dropped=len(numbers))
+
+
+def _chosen(folder: Path, newest: Version, rows: Iterable[int] | None, where: str | None) -> npt.NDArray[np.int64]:
+    """The rows of the newest version that are given, ascending.
+
+    Raises:
+        UsageError: There are none, or they are outside.
+    """
     if rows is not None and where is None:
         numbers = np.unique(np.fromiter(rows, np.int64))
     elif rows is None and where is not None:
@@ -179,14 +236,13 @@ def drop_rows(
         raise UsageError("there is no row to drop")
     if numbers[0] < 0 or numbers[-1] >= newest.records:
         raise UsageError(f"rows {numbers[0]} to {numbers[-1]} of a dataset of {newest.records} rows")
-    chosen = dict(_by_segment(folder, newest, numbers))
-    change = Change("drop-rows", f"dropped {len(numbers):,} rows")
-    version = publish(folder, partial(_without_rows, folder, chosen, change))
-    return ChangeReport(folder, version.number, version.records, dropped=len(numbers))
+    return numbers
 
 
 def _where(folder: Path, version: Version, condition: str) -> npt.NDArray[np.int64]:
     """The rows of a version that a condition holds for, ascending."""
+    if not has_versions(folder):
+        return StoredRows(folder).where(condition)
     stores = segment_stores(folder, version, "auto", True)
     return np.concatenate([numbers for numbers, _ in rows_where(folder, version, stores, condition)])
 
@@ -208,22 +264,34 @@ def writing(folder: Path) -> Iterator[None]:
     Raises:
         OutputConflict: Another process writes it.
     """
-    make_folder(folder)
-    lock = None
-    try:
-        lock = Lock(folder, wait=False, inherited=False, flags=os.O_RDONLY | os.O_DIRECTORY)
-    except BlockingIOError as error:
-        raise OutputConflict(
-            f"another process is writing {folder}. Wait for it or stop it, then run the command again"
-        ) from error
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
+    lock = _lock_folder(folder)
     try:
         yield
     finally:
         if lock is not None:
             lock.close()
+
+
+def _lock_folder(folder: Path) -> Lock | None:
+    """Makes a folder, and locks it; None where there are no locks."""
+    while True:
+        make_folder(folder)
+        try:
+            lock = Lock(folder, wait=False, inherited=False, flags=os.O_RDONLY | os.O_DIRECTORY)
+            if os.path.samestat(os.fstat(lock.fileno()), os.stat(folder)):
+                return lock
+        except BlockingIOError as error:
+            raise OutputConflict(
+                f"another process is writing {folder}. Wait for it or stop it, then run the command again"
+            ) from error
+        except FileNotFoundError:
+            # Somebody has just removed it, because no version named it.
+            continue
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            return None
+        lock.close()
 
 
 def _segment(folder: Path, name: str) -> Segment:

@@ -97,9 +97,9 @@ def plan_shards(outline: Plan, images: Listing) -> Plan:
     Raises:
         ListError: None of the sampled files can be read.
     """
-    record_bytes = _record_bytes(images, outline.schema)
-    shard_bytes = outline.shard_bytes or usual_shard_bytes(record_bytes * outline.entries)
-    most = max(1, shard_bytes // record_bytes)
+    mean = record_bytes(images, outline.schema)
+    shard_bytes = outline.shard_bytes or usual_shard_bytes(mean * outline.entries)
+    most = max(1, shard_bytes // mean)
     count = -(-outline.entries // most)
     bounds = [outline.entries * number // count for number in range(count + 1)]
     suffix = container(outline.format).SUFFIX
@@ -110,7 +110,7 @@ def plan_shards(outline: Plan, images: Listing) -> Plan:
     return replace(outline, shard_bytes=shard_bytes, shards=tuple(shards))
 
 
-def _record_bytes(images: Listing, schema: Schema) -> int:
+def record_bytes(images: Listing, schema: Schema) -> int:
     """Estimates the mean size of the records of a sample in bytes; at least 1."""
     image = schema.image
     if schema.plain and image is not None and image.store is not None and image.store.fixed_shape is not None:

@@ -31,6 +31,7 @@ from packtrain._core.versions import (
     layer_manifest,
     load_version,
     segment_manifest,
+    version_name,
     version_numbers,
     version_path,
 )
@@ -60,7 +61,7 @@ def live_versions(folder: Path) -> tuple[list[Version], list[Problem]]:
     before: str | None = None
     for number in version_numbers(folder):
         path = version_path(folder, number)
-        name = f"{VERSIONS}/{path.name}"
+        name = version_name(number)
         try:
             data = read_regular(path, MOST_VERSION_BYTES)
             version = load_version(folder, number, also_dropped=True)
@@ -92,7 +93,7 @@ def check_versions(folder: Path, versions: list[Version]) -> Iterator[Problem]:
     """What is wrong with what versions say of their parts, apart from the content of these."""
     checked = set[str]()
     for version in versions:
-        name = f"{VERSIONS}/{version_path(folder, version.number).name}"
+        name = version_name(version.number)
         try:
             merged = MergedSchema.of(part_schemas(folder, version))
             if (merged.labels, merged.classes) != (version.labels, version.classes):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -60,9 +59,8 @@ class VersionLease:
         self._lock: Lock | None = None
         with reading(path):
             try:
-                # One that drops the version holds it alone, and marks it before long.
-                with suppress(BlockingIOError):
-                    self._lock = Lock(path, shared=True, wait=False, flags=os.O_RDONLY)
+                # Whoever drops the version holds it alone for a moment, until it is marked.
+                self._lock = Lock(path, shared=True, flags=os.O_RDONLY)
             except OSError as error:
                 if error.errno not in NO_LOCKS:
                     raise

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from packtrain import FieldColumn, Loader, add_field, append, drop_rows, open_dataset, verify
+from packtrain._packer.changing import ChangeReport
 from packtrain._readers.dataset.summary import summarise
 from packtrain.errors import CorruptFile, ListError, UnsupportedVersion, UsageError
 from packtrain.transforms import CenterCrop
@@ -67,6 +69,18 @@ def changed(images: Images, tmp_path: Path) -> tuple[Path, list[Sample]]:
     return out, [sample for row, sample in enumerate(samples) if row not in dropped]
 
 
+def change(function: Callable[..., ChangeReport], out: Path, *arguments: Any, **options: Any) -> ChangeReport:
+    """Changes a dataset, after a dry run that has to say what will be, and to write nothing."""
+    before = tree(out)
+    planned = function(out, *arguments, **options, dry_run=True)
+    assert tree(out) == before, "a dry run has written something"
+    report = function(out, *arguments, **options)
+    assert replace(planned, dry_run=False, written=(), bytes=0) == replace(report, packed=None)
+    for path in {path for path in tree(out) if path not in before}:
+        assert any(path.startswith(each.removesuffix("*.npy")) for each in planned.written), path
+    return report
+
+
 class Changes(RuleBasedStateMachine):
     """Any changes one after the other, beside a list of what each version has to hold."""
 
@@ -88,7 +102,7 @@ class Changes(RuleBasedStateMachine):
     @rule(count=st.integers(1, 4))
     def append(self, count: int) -> None:
         listing, samples = self.images.listed(count)
-        report = append(self.out, listing)
+        report = change(append, self.out, listing)
         self.versions.append(self.versions[-1] + samples)
         assert (report.version, report.records, report.added) == (len(self.versions), len(self.versions[-1]), count)
         assert append(self.out, listing).version == report.version, "a list was appended twice"
@@ -98,7 +112,7 @@ class Changes(RuleBasedStateMachine):
     def drop(self, data: st.DataObject) -> None:
         there = self.versions[-1]
         rows = data.draw(st.sets(st.integers(0, len(there) - 1), min_size=1, max_size=len(there) - 1))
-        drop_rows(self.out, rows)
+        change(drop_rows, self.out, rows)
         self.versions.append([sample for row, sample in enumerate(there) if row not in rows])
 
     @invariant()
@@ -223,7 +237,7 @@ def test_added_fields_belong_to_their_samples(
 ) -> None:
     out, samples = changed
     before = tree(out)
-    report = add_field(out, captions(out, tmp_path / "more.jsonl"), [CAPTION, BOX])
+    report = change(add_field, out, captions(out, tmp_path / "more.jsonl"), [CAPTION, BOX])
     assert (report.version, report.records) == (5, len(samples))
     dataset = open_dataset(out, fields=["image", "label", "caption", "box"])
     for row, sample in enumerate(samples):
@@ -303,7 +317,7 @@ def test_rows_are_dropped_by_a_condition(changed: tuple[Path, list[Sample]]) -> 
     pytest.importorskip("polars")
     out, samples = changed
     left = [sample for row, sample in enumerate(samples) if sample[1] != 2 and row != 10]
-    assert drop_rows(out, where="label = 2 or row = 10").dropped == len(samples) - len(left)
+    assert change(drop_rows, out, where="label = 2 or row = 10").dropped == len(samples) - len(left)
     assert held(open_dataset(out)) == left
 
 
