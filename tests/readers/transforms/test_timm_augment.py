@@ -98,7 +98,7 @@ def test_operations_give_timms_pixels(
     # timm counts a tie the other way.
     assume(random[0] != p)
     # Of images with sides of one pixel, pillow-simd's blur reads what lies beyond them.
-    assume(name != "GaussianBlur" or min(pixels.shape[:2]) > 1)
+    assume(not name.startswith("GaussianBlur") or min(pixels.shape[:2]) > 1)
     library = timm.data.auto_augment
     hparams: dict[str, Any] = {
         "translate_const": 40,
