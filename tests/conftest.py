@@ -30,10 +30,11 @@ pytest_plugins = ["helpers.objects.fixtures"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds ``--complete``, with which `make test-all` runs what `make test` only samples."""
+    """Adds ``--complete``, with which `make test-all` runs what `make test` samples, and what `make stress` needs."""
     parser.addoption(
-        "--complete", action="store_true", help="run tests marked `complete` and go through all fault points"
+        "--complete", action="store_true", help="run tests marked `complete`, and more points of campaigns of faults"
     )
+    parser.addoption("--every-point", action="store_true", help="go through all points of campaigns of faults")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,6 +62,12 @@ def receive_ctrl_c() -> None:
     """Lets this process, and the programs that it starts, receive Ctrl-C and every other signal."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Marks campaigns of faults, which `make stress` runs at every point."""
+    if "campaign" in getattr(item, "fixturenames", ()):
+        item.add_marker("campaign")
 
 
 @pytest.hookimpl(trylast=True)  # of what -k and -m leave
@@ -178,9 +185,11 @@ def complete(pytestconfig: pytest.Config) -> bool:
 
 
 @pytest.fixture
-def campaign(complete: bool, record_property: Callable[[str, object], None]) -> Iterator[Campaign]:
+def campaign(
+    request: pytest.FixtureRequest, complete: bool, record_property: Callable[[str, object], None]
+) -> Iterator[Campaign]:
     """Goes through every point of a program at which something can go wrong, or through a sample of them."""
-    campaign = Campaign(complete)
+    campaign = Campaign(1 if request.config.getoption("every_point") else 4 if complete else 16)
     yield campaign
     record_property("faults", dict(campaign.counts))
 

@@ -208,5 +208,5 @@ def test_laws_hold_in_any_order(
         monkeypatch.setattr(filler_module, name, 0.0)
     machine = type(f"Machine_{format_name}", (Machine,), {"format": format_name, "folder": memory_path})
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=50 if complete else 6, stateful_step_count=25, deadline=None)
+        machine, settings=settings(max_examples=20 if complete else 6, stateful_step_count=25, deadline=None)
     )

@@ -87,11 +87,11 @@ class Campaign:
     """Runs programs in which something goes wrong, and counts in how many places.
 
     Args:
-        complete: Takes all points that a test asks for; otherwise, one in sixteen.
+        every: Takes one in so many of the points that a test asks for.
     """
 
-    def __init__(self, complete: bool) -> None:
-        self._complete = complete
+    def __init__(self, every: int) -> None:
+        self._every = every
         self.counts = Counter[str]()
 
     def __call__(
@@ -106,7 +106,7 @@ class Campaign:
             error: See `FaultServer.run`.
             every: Takes one point in so many of each kind of call, see `sample`.
         """
-        for action, at in sample(calls, list(points(calls, *actions)), every if self._complete else 16 * every):
+        for action, at in sample(calls, list(points(calls, *actions)), self._every * every):
             program.prepare(program.folder)
             trial = self._trial(program, calls, action, at, error)
             assert (trial.outcome.returncode == KILLED) == (action in (Action.KILL, Action.TEAR)), trial.outcome.output
