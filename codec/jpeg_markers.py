@@ -68,13 +68,18 @@ def too_many_scans(data: bytes | bytearray | memoryview, width: int, height: int
     Up to 32 scans are always allowed, and more as long as scans times pixels do not exceed 2^30: decoding that takes
     about a second. libjpeg-turbo's fuzzers and DALI stop at 500 scans, whatever the size.
     """
-    most = max(_ALWAYS, _MOST_PIXELS // max(width * height, 1))
+    most = most_scans(width, height)
     if _most_markers(data) <= most or (scans := _count(data)) <= most:
         return None
     return (
         f"a JPEG with {scans} scans of {width} x {height} pixels, which would take very long to decode: at most {most} "
         "scans of an image of this size are decoded. Give it a single one: `jpegtran OLD > NEW`"
     )
+
+
+def most_scans(width: int, height: int) -> int:
+    """How many scans of an image of this size are decoded, see `too_many_scans`."""
+    return max(_ALWAYS, _MOST_PIXELS // max(width * height, 1))
 
 
 def _most_markers(data: bytes | bytearray | memoryview) -> int:

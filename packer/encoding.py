@@ -84,9 +84,7 @@ class Files:
 
     def keeps_sizes(self, schema: Schema) -> bool:
         """See `Source`."""
-        return all(
-            field.encoding != "raw" and (field.store is None or field.store.keeps_pixels) for field in schema.fields
-        )
+        return all_kept(schema)
 
     def size(self, schema: Schema, sample: ListedSample) -> int:
         """See `Source`."""
@@ -110,6 +108,11 @@ class Files:
     def _size(self, path: str) -> int:
         path = self.resolve(path)
         return os.stat(path).st_size if self.objects is None or not is_address(path) else self.objects.size(path)
+
+
+def all_kept(schema: Schema) -> bool:
+    """True if all records are about as large as the files or values that they are made of."""
+    return all(field.encoding != "raw" and (field.store is None or field.store.keeps_pixels) for field in schema.fields)
 
 
 def _paths(sample: ListedSample) -> Iterator[str]:

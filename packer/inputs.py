@@ -14,15 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from packtrain._codec.pillow import pillow_version
-from packtrain._core.errors import ListError, UsageError
+from packtrain._core.errors import ListError, PacktrainError, UsageError
 from packtrain._core.options import StoreOptions
 from packtrain._core.permutation import Permutation
 from packtrain._core.schema import PAIR, Field, Schema
 from packtrain._storage.remote.urls import Url
 
-from .encoding import record_encoder
+from .encoding import all_kept, record_encoder
 from .facts import join_labels
-from .listing import EncodedSample, Items, ListedSample, Reject
+from .listing import EncodedSample, Items, ListedSample, Reject, Rows
 from .lists.reader import read_class_names
 from .masks import png_writer
 from .options import Columns, PackOptions
@@ -78,7 +78,7 @@ class Inputs:
         # In order, because inputs that lie side by side may be read together.
         for sample in self.entries(np.sort(Permutation(len(self), _SAMPLE_SEED).range(0, count))):
             try:
-                samples.append(self.source.sample(sample.line))
+                samples.append(self.source.look(sample.line))
             except Refused as refusal:
                 first = first or f"{self.source.where(sample)}: {refusal}"
         if not samples:
@@ -116,19 +116,20 @@ class InputSource:
         self._items: Final = items
         self._function: Final = function
         self._columns: Final = columns
+        self._encoder: SampleEncoder | None = None
 
-    def sample(self, line: int) -> Any:
-        """Makes the sample of an input.
+    def look(self, line: int) -> Any:
+        """Makes the sample of an input, or as much of it as shows what samples hold; raises as `encode`."""
+        return self._items.look(line) if isinstance(self._items, Rows) else self._sample(line)
 
-        Raises:
-            Refused: It raises, or gives none.
-            MemoryError: There is not enough memory.
-        """
+    def _sample(self, line: int) -> Any:
         try:
             item = self._items[line]
         except (MemoryError, Refused):
             raise
         except Exception as error:
+            if isinstance(self._items, Rows) and isinstance(error, PacktrainError):
+                raise
             raise _refusal(error) from error
         return made(self._function, item)
 
@@ -137,6 +138,8 @@ class InputSource:
 
         Only of inputs that are values: to have an item of a dataset may take long.
         """
+        if isinstance(self._items, Rows):
+            return self._items.name(line)
         if not isinstance(self._items, _VALUES) or self._function is None:
             return ""
         return name_of(self._items[line])
@@ -151,15 +154,18 @@ class InputSource:
 
     def encode(self, schema: Schema, sample: ListedSample) -> EncodedSample:
         """See `Source`."""
-        encoder = SampleEncoder(schema, columns=self._columns, root=self.root)
-        return encoder.records(self.sample(sample.line))
+        if self._encoder is None or self._encoder.schema is not schema:
+            self._encoder = SampleEncoder(schema, columns=self._columns, root=self.root)
+        return self._encoder.records(self._sample(sample.line))
 
     def keeps_sizes(self, schema: Schema) -> bool:
-        """See `Source`. Nobody knows a size before the sample is made."""
-        return False
+        """See `Source`. Of most inputs nobody knows a size before the sample is made."""
+        return isinstance(self._items, Rows) and all_kept(schema)
 
     def size(self, schema: Schema, sample: ListedSample) -> int:
         """See `Source`."""
+        if isinstance(self._items, Rows):
+            return self._items.size(sample.line)
         return sum(len(record.payload) for record in self.encode(schema, sample).records if record is not None)
 
     def where(self, sample: ListedSample) -> str:

@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -170,6 +171,35 @@ class Items(Sized, Protocol):
 
     def __getitem__(self, number: int, /) -> Any:
         """Return the input of this number, from 0."""
+
+
+class Rows(ABC):
+    """Inputs that are read in their order, and tell of a sample without reading its images."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return their number."""
+
+    @abstractmethod
+    def __getitem__(self, row: int, /) -> Any:
+        """Return the sample of this row, from 0. Going forward is fast.
+
+        Raises:
+            Refused: There is none.
+            UnreadableFile: What holds it cannot be read.
+        """
+
+    @abstractmethod
+    def look(self, row: int) -> Any:
+        """Return the sample of a row without its images; raises as for all of it."""
+
+    @abstractmethod
+    def name(self, row: int) -> str:
+        """Return what the index and rejects call a row."""
+
+    @abstractmethod
+    def size(self, row: int) -> int:
+        """Return about how many bytes a row has."""
 
 
 def is_items(source: object) -> TypeGuard[Items]:

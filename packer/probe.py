@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from packtrain._codec.jpeg_markers import frame_header, too_many_scans
+from packtrain._codec.jpeg_markers import frame_header, most_scans
 
 _LARGEST_SIDE: Final = 65500
 _LARGEST_AREA: Final = 1 << 26
@@ -126,7 +126,7 @@ def _probe_jpeg(data: bytes) -> ImageHeader:
             applications.append((marker, body))
     if frame is None or not scans:
         raise _Doubt
-    _expect(too_many_scans(data, frame.width, frame.height) is None)
+    _expect(scans <= most_scans(frame.width, frame.height))
     return ImageHeader("jpg", frame.width, frame.height, _application_data(applications))
 
 

@@ -135,6 +135,8 @@ def class_of(value: Any, numbers: Mapping[str, int]) -> int:
         if value not in numbers:
             raise Refused(f"class {value!r} is not among the {len(numbers)} class names")
         return numbers[value]
+    if type(value) is int and 0 <= value < len(numbers):
+        return value
     number = _numbers(value)
     if number.ndim or number.dtype.kind == "f" or not 0 <= number < len(numbers):
         count = len(numbers)

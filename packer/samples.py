@@ -55,7 +55,7 @@ class SampleEncoder:
         columns: Columns | None = None,
         root: str = "",
     ) -> None:
-        self._schema: Final = schema
+        self.schema: Final = schema
         self._bare: Final = bare
         self._most: Final = min(most, LARGEST_FILE)
         self._known: Final = frozenset((*schema.names, LABEL))
@@ -96,10 +96,10 @@ class SampleEncoder:
             if name not in self._known:
                 raise Refused(f"it has a field {name}, and samples here have {self._held()}")
         label = values.get(LABEL)
-        label = stored_label(label, self._schema.labels) if self._numbers is None else class_of(label, self._numbers)
+        label = stored_label(label, self.schema.labels) if self._numbers is None else class_of(label, self._numbers)
         records: list[Encoded | None] = []
         frame = Frame()
-        for field in self._schema.fields:
+        for field in self.schema.fields:
             value = values.get(field.name)
             if value is None:
                 if not field.optional:
@@ -165,8 +165,8 @@ class SampleEncoder:
         return Encoded(flat.view(np.uint8).data, "npy", array.shape, field.dtype)
 
     def _held(self) -> str:
-        labels = () if self._schema.labels.kind == "none" else (LABEL,)
-        return f"{', '.join((*self._schema.names, *labels))}. Other fields need a folder of their own"
+        labels = () if self.schema.labels.kind == "none" else (LABEL,)
+        return f"{', '.join((*self.schema.names, *labels))}. Other fields need a folder of their own"
 
     def _too_large(self, size: int) -> Refused:
         return Refused(f"it has {size:,} bytes, and a shard {self._most:,}: give a larger shard_size, or smaller parts")

@@ -77,7 +77,7 @@ def list_classes(
     walk = _Walk(folder, leave_out)
     found = sorted(name for name, is_folder in walk.top() if is_folder)
     if not found:
-        loose = any(_is_image(name) for name, is_folder in walk.top() if not is_folder)
+        loose = any(is_image_name(name) for name, is_folder in walk.top() if not is_folder)
         raise ListError(
             f"{folder} has images but no class folders. Move them into class folders (class/name.jpg), or pack them "
             "without labels: --labels none"
@@ -197,7 +197,7 @@ class _Walk:
             for child, child_path, is_folder in _scan(path):
                 if is_folder:
                     pending.append((child_path, (*above, here)))
-                elif _is_image(child):
+                elif is_image_name(child):
                     files.append(child)
             found.append((path, sorted(files)))
         cut = len(os.path.join(self._folder, ""))
@@ -219,7 +219,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return stat.S_ISDIR(entry.stat().st_mode)
     except OSError as error:
-        if _is_image(entry.name):
+        if is_image_name(entry.name):
             # Becomes a reject when it is read.
             return False
         raise ListError(
@@ -236,7 +236,8 @@ def _identity(path: str | Path) -> _Identity:
     return _Identity(status.st_dev, status.st_ino)
 
 
-def _is_image(name: str) -> bool:
+def is_image_name(name: str) -> bool:
+    """True for the name of an image file."""
     return name.lower().endswith(IMAGE_SUFFIXES)
 
 

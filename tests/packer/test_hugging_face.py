@@ -12,7 +12,8 @@ import pytest
 from helpers.support import encoded, packed, picture, require_module
 
 from packtrain import Columns, PackOptions, StoreOptions, open_dataset, pack
-from packtrain.errors import ListError, UsageError
+from packtrain._core.manifest import Manifest
+from packtrain.errors import ListError, PackError, UsageError
 
 NAMES = ("tench", "goldfish", "Zoë")
 COUNT = 11
@@ -129,7 +130,113 @@ def test_a_struct_without_bytes_names_a_file(tmp_path: Path) -> None:
     pack(source, tmp_path / "out", PackOptions(store=VERBATIM), max_rejects="1")
     assert [data for data, _ in stored(tmp_path / "out")] == images()[:7] + images()[8:]
     reject = json.loads((tmp_path / "out" / "rejects.jsonl").read_text())
-    assert reject == {"line": 7, "path": "", "reason": "column 'picture': 7.img: No such file or directory"}
+    assert reject == {
+        "line": 7,
+        "path": "part-1.parquet:1",
+        "reason": "column 'picture': 7.img: No such file or directory",
+    }
+
+
+@pytest.mark.parametrize("name", ["/etc/hostname", "../outside.img", "inside/../../outside.img", "link.img", "a\0b"])
+def test_a_struct_names_no_file_outside_of_its_folder(tmp_path: Path, name: str) -> None:
+    """Whoever wrote the Parquet file may not choose a file of the machine, so that it ends in the dataset."""
+    import pyarrow as pa
+
+    column: list[dict[str, Any]] = [{"bytes": each, "path": None} for each in images()]
+    column[4] = {"bytes": None, "path": name}
+    struct = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    source = written(tmp_path / "hub", picture=pa.array(column, struct))
+    (tmp_path / "outside.img").write_bytes(images()[4])
+    (source / "link.img").symlink_to(tmp_path / "outside.img")
+    report = pack(source, tmp_path / "out", PackOptions(store=VERBATIM), max_rejects="1")
+    assert report.rejects == 1
+    reject = json.loads((tmp_path / "out" / "rejects.jsonl").read_text())
+    assert reject["line"] == 4 and ("out of the folder of the Parquet file" in reject["reason"] or "null byte" in reject["reason"])
+
+
+def test_a_missing_value_is_missing_and_fields_without_one_are_not_optional(tmp_path: Path) -> None:
+    captions = [None if row % 4 == 1 else f"n° {row}" for row in range(COUNT)]
+    out = tmp_path / "out"
+    ids: list[list[int]] = [[]] * COUNT
+    pack(written(tmp_path / "hub", caption=captions, ids=ids), out, PackOptions(store=VERBATIM))
+    dataset = open_dataset(out, fields=("caption", "ids"))
+    assert [dataset[row].caption for row in range(COUNT)] == captions
+    optional = [field.name for field in Manifest.load(out).fields if field.optional]
+    assert optional == ["caption"]
+
+
+def as_bytes(folder: Path, column: str, feature: str | None) -> Path:
+    """A Parquet file whose images are plain bytes, as `Image` of `datasets` or as nothing that is described."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    table = pa.table({column: images(), "label": [row % 3 for row in range(COUNT)]})
+    if feature is not None:
+        about = {"info": {"features": {column: {"_type": feature}}}}
+        table = table.replace_schema_metadata({"huggingface": json.dumps(about)})
+    folder.mkdir()
+    parquet.write_table(table, folder / "train.parquet", row_group_size=4)
+    return folder
+
+
+@pytest.mark.parametrize(("column", "feature", "asked"), [("x", "Image", None), ("jpg", None, None), ("x", None, "x")])
+def test_bytes_are_images_where_something_says_so(
+    tmp_path: Path, column: str, feature: str | None, asked: str | None
+) -> None:
+    source = as_bytes(tmp_path / "hub", column, feature)
+    columns = None if asked is None else Columns(asked, "label")
+    pack(source, tmp_path / "out", PackOptions(store=VERBATIM, columns=columns))
+    assert stored(tmp_path / "out") == [(data, row % 3) for row, data in enumerate(images())]
+
+
+def test_bytes_that_nothing_calls_an_image_are_not_taken_for_one(tmp_path: Path) -> None:
+    with pytest.raises((ListError, UsageError)):
+        pack(as_bytes(tmp_path / "hub", "x", None) / "train.parquet", tmp_path / "out", PackOptions(store=VERBATIM))
+
+
+def test_files_are_found_below_a_folder_by_a_pattern_and_by_a_list(tmp_path: Path) -> None:
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / ".cache").mkdir()
+    source = written(tmp_path / "hub" / "default")
+    shutil.copy(source / "part-0.parquet", tmp_path / "hub" / ".cache" / "part-9.parquet")
+    every = list(range(COUNT))
+    turned = [*every[6:], *every[:6]]
+    paths = [source / "part-1.parquet", str(source / "part-0.parquet")]
+    cases: list[tuple[Any, list[int]]] = [
+        (tmp_path / "hub", every),
+        (tmp_path / "hub" / "*" / "*.parquet", every),
+        (paths, turned),
+    ]
+    for number, (given, rows) in enumerate(cases):
+        pack(given, tmp_path / f"out{number}", PackOptions(store=VERBATIM))
+        assert stored(tmp_path / f"out{number}") == [(images()[row], row % 3) for row in rows]
+    shutil.copytree(source, tmp_path / "hub" / "other")
+    with pytest.raises(UsageError, match=r"2 folders have Parquet files: .*default, .*other\. Pack each"):
+        pack(tmp_path / "hub", tmp_path / "none")
+
+
+def test_a_row_without_a_label_says_so(tmp_path: Path) -> None:
+    fish = [-1 if row == 3 else row % 3 for row in range(COUNT)]
+    pack(written(tmp_path / "hub", fish=fish), tmp_path / "out", PackOptions(store=VERBATIM), max_rejects="1")
+    reject = json.loads((tmp_path / "out" / "rejects.jsonl").read_text())
+    assert reject["line"] == 3 and reject["reason"].startswith("column 'fish' is -1, by which `datasets` says")
+    with pytest.raises(ListError, match="--image picture"):
+        pack(written(tmp_path / "test", fish=[-1] * COUNT), tmp_path / "none")
+
+
+@pytest.mark.parametrize("library", [False, True])
+def test_labels_that_are_texts_are_names_of_classes(tmp_path: Path, library: bool) -> None:
+    names = ["tench", "ray", "pike"]
+    source: Any = written(tmp_path / "hub", described=False, label=[names[row % 3] for row in range(COUNT)])
+    if library:
+        require_module("datasets")
+        import datasets
+
+        files = [str(path) for path in sorted(source.glob("*"))]
+        source = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=str(tmp_path / "cache"))
+    pack(source, tmp_path / "out", PackOptions(store=VERBATIM, columns=Columns("picture", "label"), seed=None))
+    assert open_dataset(tmp_path / "out").classes == ("pike", "ray", "tench")
+    assert stored(tmp_path / "out") == [(data, (2, 1, 0)[row % 3]) for row, data in enumerate(images())]
 
 
 def test_damaged_files_and_other_columns_are_named(tmp_path: Path) -> None:
@@ -222,27 +329,27 @@ def test_another_order_is_refused_with_the_reason(tmp_path: Path) -> None:
         pack(written(tmp_path / "hub"), tmp_path / "out", PackOptions(seed=7))
 
 
-def test_samples_of_a_schema_are_read_group_by_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finding out what samples hold and how large they are reads no group twice."""
+def test_images_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding out what samples hold and how large they are reads no image."""
     require_module("pyarrow")
     from pyarrow import parquet
 
-    from packtrain._packer.hugging_face import ParquetSamples
+    from packtrain._packer.parquet_samples import ParquetSamples, named_files
 
     read: list[int] = []
-    whole = parquet.ParquetFile.read_row_group
+    whole = parquet.ParquetFile.iter_batches
 
-    def counted(file: Any, group: int, *args: Any, **options: Any) -> Any:
-        read.append(group)
-        return whole(file, group, *args, **options)
+    def counted(file: Any, *args: Any, row_groups: list[int], columns: list[str], **options: Any) -> Any:
+        if "picture" in columns:
+            read.extend(row_groups)
+        return whole(file, *args, row_groups=row_groups, columns=columns, **options)
 
     source = written(tmp_path / "hub", files=1)
     groups = parquet.ParquetFile(source / "part-0.parquet").num_row_groups
-    monkeypatch.setattr(parquet.ParquetFile, "read_row_group", counted)
-    assert len(ParquetSamples([source / "part-0.parquet"])) == COUNT
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", counted)
+    assert len(ParquetSamples(named_files([source / "part-0.parquet"]))) == COUNT
     pack(source, tmp_path / "out", PackOptions(store=VERBATIM))
-    # Once for the schema, once for the sizes, and once to pack.
-    assert (groups, len(read)) == (4, 12)
+    assert (groups, read) == (4, [0, 1, 2, 3])
 
 
 def test_a_list_of_paths_in_parquet_stays_a_list(tmp_path: Path) -> None:
@@ -254,3 +361,13 @@ def test_a_list_of_paths_in_parquet_stays_a_list(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"image": ["a.jpg"], "label": [2]}), tmp_path / "list.parquet")
     out = packed(tmp_path / "list.parquet", tmp_path / "out", "tar", columns=Columns("image", "label"))
     assert stored(out) == [(images()[0], 2)]
+
+
+def test_damage_is_an_error_and_no_reject(tmp_path: Path) -> None:
+    source = written(tmp_path / "hub")
+    path = source / "part-1.parquet"
+    data = bytearray(path.read_bytes())
+    data[4:400] = bytes(396)
+    path.write_bytes(data)
+    with pytest.raises(PackError, match=r"part-1\.parquet cannot be read: "):
+        pack(source, tmp_path / "out", PackOptions(store=VERBATIM), max_rejects="100%")
