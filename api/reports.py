@@ -21,6 +21,7 @@ from packtrain._packer.foreign.indexer import IndexReport as IndexReport
 from packtrain._packer.pack_run import PackProgress as PackProgress
 from packtrain._packer.pack_run import PackReport as PackReport
 from packtrain._packer.problem import Problem as Problem
+from packtrain._packer.removing import RemovalReport as RemovalReport
 from packtrain._packer.status import FailedShard as FailedShard
 from packtrain._packer.status import PackStatus as PackStatus
 from packtrain._packer.status import UnderWay as UnderWay

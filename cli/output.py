@@ -29,6 +29,7 @@ from .words import as_typed, command_of
 
 if TYPE_CHECKING:
     from packtrain._packer.changing import ChangeReport
+    from packtrain._packer.removing import RemovalReport
 
 _LOG_SECONDS: Final = 10.0
 _CONTINUING: Final = ("pack", "merge", "index", "export", "stage", "fill")
@@ -164,6 +165,16 @@ def say_dry_run(report: ChangeReport) -> None:
         say(f"  would write {path}")
     if report.bytes:
         say(f"  about {size(report.bytes)} of records")
+
+
+def say_removal(report: RemovalReport) -> None:
+    """Prints what was removed of a dataset, or would be."""
+    for name in report.removed:
+        say(f"  {'would remove' if report.dry_run else 'removed'} {name}")
+    if report.removed:
+        say(f"  {size(report.bytes)} in all")
+    for name in report.waiting:
+        say(f"  to be removed by `packtrain drop-version {report.dataset}` in a week: {name}")
 
 
 def print_json(value: Any) -> None:

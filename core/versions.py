@@ -6,6 +6,7 @@
       segments/NAME/            a segment: a dataset of its own
       layers/NAME/              a layer: further fields of a segment, a dataset with as many rows
       dropped/NAME.npy          rows of a segment that a version leaves out
+      pins/NAME.json            says that another dataset needs a version
       base.json                 the manifest of the segment that lies in this folder itself
 
 A version is written once, under a number that nobody else has taken. So two writers never lose each other's work: the
@@ -43,9 +44,11 @@ DROPPED: Final = "dropped"
 BASE: Final = "base"
 """The name of the segment that lies in the dataset's folder itself."""
 BASE_MANIFEST: Final = "base.json"
+PINS: Final = "pins"
+MARK: Final = ".dropped"
+"""What the document of a version that was dropped has beside it, in place of ``.json``."""
 MOST_SEGMENTS: Final = 1024
 CHANGES: Final = ("pack", "append", "add-field", "drop-rows", "relabel", "merge", "compact", "purge", "split")
-_MARK: Final = ".dropped"
 _NAME: Final = re.compile(r"([0-9]{8}|[1-9][0-9]{8,18})\.json")
 _HEAD_BYTES: Final = 128
 MOST_VERSION_BYTES: Final = 16 << 20
@@ -240,6 +243,21 @@ class Version:
             raise ValueError("the counts of records do not add up")
 
 
+@dataclass(frozen=True)
+class Pin:
+    """The content of a document of ``pins/``.
+
+    Attributes:
+        number: Number of the version that is needed.
+        by: Who needs it: a path or an address.
+        created: Since when, in seconds since 1970.
+    """
+
+    number: Annotated[int, Between(1, MOST)]
+    by: str
+    created: Count
+
+
 def require_rows(records: int) -> None:
     """Raises UsageError if a version would have no row."""
     if not records:
@@ -296,7 +314,7 @@ def version_numbers(folder: Path) -> list[int]:
 
 def is_dropped(folder: Path, number: int) -> bool:
     """True if nobody may open this version any more."""
-    return os.path.lexists(version_path(folder, number).with_suffix(_MARK))
+    return os.path.lexists(version_path(folder, number).with_suffix(MARK))
 
 
 def load_version(folder: Path, number: int | None = None, *, also_dropped: bool = False) -> Version:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from packtrain._core.versions import (
     DROPPED,
     LAYERS,
     MOST_VERSION_BYTES,
+    PINS,
     SEGMENTS,
     Layer,
     Segment,
@@ -124,15 +125,18 @@ def check_layer(folder: Path, part: Part) -> Iterator[Problem]:
         yield Problem(f"{part.folder}/{INDEX}/by_place.npy", "its records do not lie in the order of the segment's")
 
 
-def orphans(folder: Path, versions: list[Version]) -> list[str]:
-    """What no version names that was not dropped: left by writers that were stopped, or written at this moment."""
-    named = {part.folder for part in parts_of(versions)}
-    named |= {
+def named_by(versions: list[Version]) -> set[str]:
+    """What these versions name: segments, layers and files of rows, as seen from the dataset's folder, and `BASE`."""
+    return {BASE if part.folder == "." else part.folder for part in parts_of(versions)} | {
         f"{DROPPED}/{segment.dropped.name}.npy"
         for version in versions
         for segment in version.segments
         if segment.dropped is not None
     }
+
+
+def unnamed(folder: Path, named: Collection[str]) -> list[str]:
+    """What lies where segments, layers and files of rows do, and is not named."""
     found = [
         f"{place}/{entry}"
         for place in (SEGMENTS, LAYERS, DROPPED)
@@ -140,6 +144,11 @@ def orphans(folder: Path, versions: list[Version]) -> list[str]:
         for entry in sorted(os.listdir(folder / place))
     ]
     return [each for each in found if each not in named]
+
+
+def orphans(folder: Path, versions: list[Version]) -> list[str]:
+    """What no version names that was not dropped: left by writers that were stopped, or written at this moment."""
+    return unnamed(folder, named_by(versions))
 
 
 @contextmanager
@@ -153,7 +162,7 @@ def seen_alone(folder: Path, part: Part) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="packtrain-segment-") as name:
         for entry in os.listdir(folder):
-            if entry not in (MANIFEST, VERSIONS, SEGMENTS, LAYERS, DROPPED):
+            if entry not in (MANIFEST, VERSIONS, SEGMENTS, LAYERS, DROPPED, PINS):
                 Path(name, MANIFEST if entry == BASE_MANIFEST else entry).symlink_to(folder.absolute() / entry)
         yield Path(name)
 

@@ -14,7 +14,8 @@ from helpers.faults.campaign import Campaign, Program
 from helpers.faults.harness import Action, FaultServer
 from helpers.support import encoded, packed, picture
 
-from packtrain import append, drop_rows, open_dataset, verify
+from packtrain import append, drop_rows, drop_version, open_dataset, verify
+from packtrain.errors import UsageError
 
 APPEND = """
 from packtrain import append
@@ -27,6 +28,11 @@ add_field(args["OUT"], args["LIST"], [FieldColumn("caption", "text", "caption", 
 DROP = """
 from packtrain import drop_rows
 drop_rows(args["OUT"], [1, 4])
+"""
+
+DROP_VERSIONS = """
+from packtrain import drop_version
+drop_version(args["OUT"], args["VERSIONS"])
 """
 
 
@@ -89,6 +95,31 @@ def test_killed_while_a_field_is_added(
             assert program.run().returncode == 0
         dataset = open_dataset(out, fields=["caption", "label"])
         assert [dataset[row] for row in range(6)] == [(f"n{number}", number) for number in range(6)]
+        assert not verify(out).problems
+
+
+def test_killed_while_versions_are_dropped(
+    packer: FaultServer, before: Path, memory_path: Path, campaign: Campaign
+) -> None:
+    drop_rows(before, [5])
+    append(before, listed(before.parent, 20, 2))
+    out = memory_path / "out"
+    newest = len(list((before / "versions").glob("*.json")))
+    others = list(range(1, newest))
+    program = Program(packer, DROP_VERSIONS, {"OUT": str(out), "VERSIONS": others}, out).starting_from(before)
+    expected = labels(before)
+    calls = program.undisturbed()
+    for _ in campaign(program, calls, Action.KILL, Action.TEAR, every=8):
+        for number in others:
+            try:
+                open_dataset(out, version=number)
+            except UsageError:
+                assert (out / f"versions/{number:08d}.dropped").exists()
+        assert labels(out) == expected
+        assert not verify(out).problems
+        assert program.run().returncode == 0
+        assert drop_version(out).removed == ()
+        assert labels(out) == expected
         assert not verify(out).problems
 
 

@@ -21,7 +21,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from packtrain import FieldColumn, Loader, add_field, append, drop_rows, open_dataset, verify
+from packtrain import FieldColumn, Loader, add_field, append, drop_rows, drop_version, open_dataset, verify
 from packtrain._packer.changing import ChangeReport
 from packtrain._readers.dataset.summary import summarise
 from packtrain.errors import CorruptFile, ListError, UnsupportedVersion, UsageError
@@ -81,6 +81,26 @@ def change(function: Callable[..., ChangeReport], out: Path, *arguments: Any, **
     return report
 
 
+def parts_named(out: Path) -> set[str]:
+    """What the documents of versions without a mark name."""
+    names = set[str]()
+    for document in (each for each in out.glob("versions/*.json") if not each.with_suffix(".dropped").exists()):
+        for segment in json.loads(document.read_bytes())["segments"]:
+            names.add("base.json" if segment["name"] == "base" else f"segments/{segment['name']}")
+            names |= {f"layers/{layer['name']}" for layer in segment["layers"]}
+            names |= {f"dropped/{segment['dropped']['name']}.npy"} if segment["dropped"] else set()
+    return names
+
+
+def parts_there(out: Path) -> set[str]:
+    """What lies where such parts do; of the first segment, all files or none."""
+    alone = {path.name for path in out.iterdir()} - {"manifest.json", "versions", "segments", "layers", "dropped"}
+    assert not alone or {"base.json", "plan.json", "index", "rejects.jsonl"} < alone
+    return {"base.json"} & alone | {
+        str(path.relative_to(out)) for place in ("segments", "layers", "dropped") for path in out.glob(f"{place}/*")
+    }
+
+
 class Changes(RuleBasedStateMachine):
     """Any changes one after the other, beside a list of what each version has to hold."""
 
@@ -97,7 +117,7 @@ class Changes(RuleBasedStateMachine):
     def pack(self, count: int, format: str) -> None:
         listing, samples = self.images.listed(count)
         packed(listing, self.out, format)
-        self.versions, self.files = [samples], tree(self.out)
+        self.versions, self.files, self.gone = [samples], tree(self.out), set[int]()
 
     @rule(count=st.integers(1, 4))
     def append(self, count: int) -> None:
@@ -115,10 +135,28 @@ class Changes(RuleBasedStateMachine):
         change(drop_rows, self.out, rows)
         self.versions.append([sample for row, sample in enumerate(there) if row not in rows])
 
+    @precondition(lambda self: len(self.versions) > 1)
+    @rule(data=st.data())
+    def drop_version(self, data: st.DataObject) -> None:
+        numbers = data.draw(st.sets(st.integers(1, len(self.versions) - 1), min_size=1))
+        planned = drop_version(self.out, numbers, dry_run=True)
+        assert tree(self.out).keys() == self.files.keys(), "a dry run has changed something"
+        assert replace(planned, dry_run=False) == drop_version(self.out, numbers)
+        assert drop_version(self.out, numbers).removed == ()
+        self.gone |= numbers
+        for number in numbers:
+            self.versions[number - 1] = []
+        self.files = {path: data for path, data in self.files.items() if path in tree(self.out)}
+        assert parts_there(self.out) == parts_named(self.out)
+
     @invariant()
     def each_version_is_what_it_was(self) -> None:
         for number, samples in enumerate(self.versions, 1) if len(self.versions) > 1 else ():
-            assert held(open_dataset(self.out, version=number)) == samples
+            if number in self.gone:
+                with pytest.raises(UsageError, match=f"version {number} was dropped"):
+                    open_dataset(self.out, version=number)
+            else:
+                assert held(open_dataset(self.out, version=number)) == samples
         assert held(open_dataset(self.out)) == self.versions[-1]
 
     @invariant()

@@ -1,0 +1,141 @@
+"""Laws of removing versions: nothing goes that somebody uses, and the message says who."""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import fcntl
+import multiprocessing
+import os
+import re
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import pytest
+from helpers.support import held, image_set, packed, tree
+
+from packtrain import append, drop_rows, drop_version, open_dataset, verify
+from packtrain._core.document import dump_document
+from packtrain._packer.changing import writing
+from packtrain.errors import CorruptFile, OutputConflict, UsageError
+
+WEEK = 7 * 24 * 3600
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """A dataset of three versions: packed, appended to, and without two rows of what was appended."""
+    out = packed(image_set(tmp_path / "first", 4), tmp_path / "out", "tar")
+    append(out, image_set(tmp_path / "second", 5))
+    drop_rows(out, [4, 8])
+    return out
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_version_that_a_worker_has_open_stays(out: Path, method: str) -> None:
+    dataset = open_dataset(out, version=2)
+    samples = held(dataset)
+    with ProcessPoolExecutor(1, multiprocessing.get_context(method)) as pool:
+        assert pool.submit(held, dataset).result() == samples
+        # Keeps it, as a loader's worker does.
+        pool.submit(atexit.register, id, dataset).result()
+        worker = pool.submit(os.getpid).result()
+        del dataset
+        before = tree(out)
+        with pytest.raises(OutputConflict, match="version 2 is open by process") as raised:
+            drop_version(out, [1, 2])
+        # The kernel names the process that took a lock, which its forks share.
+        assert str(os.getpid() if method == "fork" else worker) in str(raised.value)
+        assert tree(out) == before, "one of several was dropped"
+    assert drop_version(out, [1, 2]).versions == (1, 2)
+
+
+def test_a_pin_keeps_a_version(out: Path) -> None:
+    pin = out / "pins" / "mine.json"
+    pin.parent.mkdir()
+    pin.write_bytes(dump_document({"version": 3, "number": 1, "by": "/data/mine", "created": 7}))
+    with pytest.raises(OutputConflict, match=r"version 1 is needed by /data/mine, as .*mine\.json says"):
+        drop_version(out, [1, 2])
+    assert drop_version(out, 2).versions == (2,)
+    pin.write_bytes(b"{}")
+    with pytest.raises(OutputConflict, match=r"mine\.json is damaged.*remove it if nobody does"):
+        drop_version(out, 1)
+    pin.unlink()
+    assert drop_version(out, 1).versions == (1,)
+
+
+def test_what_cannot_be_dropped_is_refused(out: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="version 3 is the newest one"):
+        drop_version(out, [1, 3])
+    with pytest.raises(UsageError, match="version 9 does not exist"):
+        drop_version(out, 9)
+    with pytest.raises(UsageError, match="never changed"):
+        drop_version(packed(image_set(tmp_path / "other", 1), tmp_path / "new", "tar"), 1)
+    # What another version needs is not known.
+    document = out / "versions/00000002.json"
+    whole = document.read_bytes()
+    document.write_bytes(whole.replace(b'"records": 9', b'"records": 8'))
+    before = tree(out)
+    with pytest.raises(CorruptFile, match="00000002"):
+        drop_version(out, 1)
+    assert tree(out) == before
+    assert drop_version(out, [1, 2]).versions == (1, 2)
+
+
+def test_what_writers_left_is_removed_and_what_they_write_is_not(out: Path) -> None:
+    at_work = out / "layers" / ("1" * 16)
+    left = out / "segments" / ("0" * 16)
+    left.mkdir()
+    rows = out / "dropped" / f"{'2' * 16}.npy"
+    rows.write_bytes(b"rows")
+    samples = held(open_dataset(out))
+    with writing(at_work):
+        assert drop_version(out).removed == (f"segments/{left.name}",)
+        assert at_work.exists()
+    assert drop_version(out).removed == (f"layers/{at_work.name}",)
+    assert verify(out).orphans == (f"dropped/{rows.name}",)
+    os.utime(rows, (0, time.time() - WEEK - 60))
+    assert drop_version(out).removed == (f"dropped/{rows.name}",)
+    assert held(open_dataset(out)) == samples
+
+
+@pytest.fixture
+def no_locks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A file system without locks."""
+
+    def flock(descriptor: int, mode: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", flock)
+        yield
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_without_locks_files_wait_for_a_week(out: Path) -> None:
+    drop_rows(out, [4])
+    dataset = open_dataset(out, version=3)
+    samples = held(dataset)
+    (out / "segments" / ("0" * 16)).mkdir()
+    report = drop_version(out, [2, 3])
+    assert report.removed == ()
+    (waiting,) = report.waiting
+    assert re.fullmatch(r"dropped/\w{16}\.npy", waiting)
+    assert held(dataset) == samples
+    with pytest.raises(UsageError, match="version 3 was dropped"):
+        open_dataset(out, version=3)
+    for mark in out.glob("versions/*.dropped"):
+        os.utime(mark, (0, time.time() - WEEK - 60))
+    assert drop_version(out).removed == report.waiting
+
+
+def test_a_list_that_was_dropped_is_appended_again(out: Path, tmp_path: Path) -> None:
+    """Its segment has the name that it had."""
+    drop_rows(out, [4, 5, 6])
+    drop_version(out, [1, 2, 3])
+    assert not list(out.glob("segments/*"))
+    append(out, tmp_path / "second" / "train.txt")
+    assert len(open_dataset(out)) == 9
+    assert not verify(out).problems
