@@ -151,7 +151,8 @@ def test_a_struct_names_no_file_outside_of_its_folder(tmp_path: Path, name: str)
     report = pack(source, tmp_path / "out", PackOptions(store=VERBATIM), max_rejects="1")
     assert report.rejects == 1
     reject = json.loads((tmp_path / "out" / "rejects.jsonl").read_text())
-    assert reject["line"] == 4 and ("out of the folder of the Parquet file" in reject["reason"] or "null byte" in reject["reason"])
+    assert reject["line"] == 4
+    assert ("null" if "\0" in name else "out of the folder of the Parquet file") in reject["reason"]
 
 
 def test_a_missing_value_is_missing_and_fields_without_one_are_not_optional(tmp_path: Path) -> None:
