@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -52,6 +53,8 @@ _SCALES: Final = (8, 4, 2)
 _UNDECODED: Final = 128
 """Value of the pixels of a JPEG that ends too early."""
 _NEARLY: Final = 2
+_ROWS_AT_ONCE: Final = 256
+"""Squares of as many pixels add up in float32 without rounding: 256 * 255**2 is below 2**24."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,7 @@ def look_at(task: Range, report: Callable[[int], None]) -> Seen:
                 problems |= dict.fromkeys(rows[done:].tolist(), rest)
                 break
     report(len(rows) - done // _REPORT_RECORDS * _REPORT_RECORDS)
+    looks["contrast"] = looks["grey"].std(axis=(1, 2))
     return Seen(task.part, rows, looks, missing, problems)
 
 
@@ -171,16 +175,29 @@ def _look(decode: RecordDecoder, encoded: EncodedImage, *, measured: bool) -> Lo
     scale = next((scale for scale in _SCALES if min(encoded.width, encoded.height) >= scale * SIDE), 1)
     pixels = _pixels(decode, encoded, scale)
     look["grey"] = small_grey(pixels)
-    look["contrast"] = look["grey"].std()
-    distance = np.abs(pixels.astype(np.int16) - _UNDECODED).max(axis=(1, 2))[::-1]
-    look["grey_bottom"] = np.append(distance > _NEARLY, True).argmax() / len(distance)
+    look["grey_bottom"] = sum(1 for _ in takewhile(_undecoded, pixels[::-1])) / len(pixels)
     if measured:
         whole = pixels if scale == 1 else _pixels(decode, encoded, 1)
-        values = whole.reshape(-1, whole.shape[2])
-        look["measured"], look["mean"] = True, values.mean(axis=0) / 255
-        # In float32, the squares are whole numbers that add up without an error worth naming.
-        look["square"] = np.square(values, dtype=np.float32).mean(axis=0, dtype=np.float64) / 255**2
+        look["measured"] = True
+        look["mean"], look["square"] = _means(whole)
     return look
+
+
+def _means(pixels: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Means of each channel and of its squares, in [0, 1], without rounding: float64 [channels] each."""
+    height, width, channels = pixels.shape
+    sums, squares = np.zeros((2, width * channels))
+    for start in range(0, height, _ROWS_AT_ONCE):
+        rows = pixels[start : start + _ROWS_AT_ONCE].reshape(-1, width * channels).astype(np.float32)
+        sums += rows.sum(axis=0)
+        squares += np.einsum("ij,ij->j", rows, rows)
+    means, squared = (each.reshape(width, channels).mean(axis=0) / height for each in (sums, squares))
+    return means / 255, squared / 255**2
+
+
+def _undecoded(row: npt.NDArray[np.uint8]) -> bool:
+    """True if a row of pixels has the grey of what libjpeg could not decode."""
+    return bool(row.min() >= _UNDECODED - _NEARLY and row.max() <= _UNDECODED + _NEARLY)
 
 
 def _pixels(decode: RecordDecoder, encoded: EncodedImage, scale: int) -> npt.NDArray[np.uint8]:

@@ -48,7 +48,7 @@ IMAGES: dict[str, bytes] = {
     "grey.jpg": encoded(Image.new("RGB", (WIDTH, HEIGHT), (90, 90, 90))),
     "grey too.jpg": encoded(Image.new("RGB", (WIDTH, HEIGHT), (30, 120, 30))),
     "tiny.jpg": encoded(picture(91, 31, 40)),
-    "long.jpg": encoded(picture(92, 401, 100)),
+    "long.jpg": encoded(picture(92, 100, 401)),
     "cut off.jpg": encoded(truncated(), quality=95),
 }
 SUSPECTS = {
