@@ -186,7 +186,7 @@ def test_an_image_that_kills_its_decoder_costs_only_itself(dataset: Path, monkey
     look = looks._look
 
     def die_of_long(decode: Any, encoded: Any, *, measured: bool) -> Any:
-        if encoded.width == 401:
+        if encoded.height == 401:
             os.kill(os.getpid(), signal.SIGSEGV)
         return look(decode, encoded, measured=measured)
 
