@@ -23,7 +23,7 @@ from packtrain._core.store_modes import STORE_MODES
 from .columns import column_options, columns_of
 from .options import where_option
 from .output import print_json, progress, run, say, warn
-from .paths import PATH, PATH_OR_URL
+from .paths import PATH, PATH_OR_URL, SOURCE
 from .words import named
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _CLASSES: Final = 5
 
 
 @click.command("pack", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.argument("words", nargs=-1, metavar="LIST OUT", type=PATH_OR_URL)
+@click.argument("words", nargs=-1, metavar="LIST OUT", type=SOURCE)
 @where_option("Pack only the rows")
 @click.option(
     "--format",
@@ -138,6 +138,9 @@ def command(
 
     LIST may be MODULE:NAME, the name of inputs in Python, or of a function that returns or yields samples: dicts of a
     field's name and its value. --function makes a sample of each input.
+
+    LIST may be Parquet files with images inside: a file, a folder, a pattern in quotes, or an address on the Hugging
+    Face Hub, such as 'hf://datasets/OWNER/NAME/data/train-*.parquet'.
 
     LIST, OUT and --root may be addresses in an object store, such as s3://bucket/imagenet.
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 from typing_extensions import override
 
-from packtrain._core.paths import is_address, local_path
+from packtrain._core.paths import is_address, is_hub_address, local_path
 
 
 class _LocalPath(click.Path):
@@ -28,7 +28,15 @@ class _PathOrUrl(_LocalPath):
         return value if is_address(value) else super().convert(value, param, ctx)
 
 
+class _Source(_PathOrUrl):
+    @override
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if is_hub_address(value) else super().convert(value, param, ctx)
+
+
 PATH: Final = _LocalPath(path_type=Path)
 """A path of this machine, unless it is empty, as a variable of the shell is that was never set."""
 PATH_OR_URL: Final = _PathOrUrl(path_type=Path)
 """The same, as a `Path`; or an address in an object store, as a str."""
+SOURCE: Final = _Source(path_type=Path)
+"""The same, or an address on the Hugging Face Hub, as a str."""

@@ -22,6 +22,11 @@ def is_address(text: str) -> bool:
     return is_url(text) and text.partition(":")[0].lower() in KINDS
 
 
+def is_hub_address(text: str) -> bool:
+    """Returns True if a text is meant as the address of a dataset on the Hugging Face Hub."""
+    return text.lstrip().lower().startswith("hf:/")
+
+
 def without_credentials(url: str) -> str:
     """Returns a URL without what may be a credential: a name before ``@``, a query, a fragment.
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 from packtrain._core.errors import ListError, UsageError
 
 from .features import Features, plain_sample
+from .hub import HubAddress
 from .options import Columns, PackOptions
 from .parquet_samples import PARQUET, ParquetFile, ParquetSamples, named_files, parquet_files
 
@@ -67,7 +68,7 @@ def hugging_face_samples(
         UsageError: A folder has several splits, or the options ask for an order that takes too long.
     """
     found: ParquetSamples | LibrarySamples
-    if (files := _files(source)) is not None:
+    if (files := _files(source, on_warning)) is not None:
         found = ParquetSamples(files, options.columns)
         if not found.features.images:
             if isinstance(source, Path):
@@ -99,8 +100,10 @@ def hugging_face_samples(
     return found, replace(options, columns=columns, classes=classes or None)
 
 
-def _files(source: Any) -> list[ParquetFile] | None:
-    """The Parquet files that a path or a list of paths names; None for anything else."""
+def _files(source: Any, on_warning: Callable[[str], None] | None) -> list[ParquetFile] | None:
+    """The Parquet files that a path, a list of paths, or an address names; None for anything else."""
+    if isinstance(source, HubAddress):
+        return source.fetch(on_warning)
     paths = [source] if isinstance(source, Path) else source
     if not isinstance(paths, list | tuple) or not paths:
         return None

@@ -99,8 +99,9 @@ class ShardNote:
         """The content of the file."""
         content = io.BytesIO()
         text = np.frombuffer(json.dumps(asdict(self.facts)).encode(), np.uint8)
-        members = {**dict(zip(_PATHS, self.columns.paths, strict=True)), **self.columns.arrays}
-        np.savez(content, allow_pickle=False, facts=text, **members)
+        members: dict[str, Any] = {**dict(zip(_PATHS, self.columns.paths, strict=True)), **self.columns.arrays}
+        # Without `allow_pickle`, which numpy before 2.2 takes for one more array. All of these hold numbers.
+        np.savez(content, facts=text, **members)
         return content.getvalue() + _checksum(content.getbuffer())
 
     def save(self, folder: Path) -> None:

@@ -29,6 +29,7 @@ from packtrain._storage.remote.urls import Url, place_of
 from .engine import Engine
 from .fetching import fetched_list
 from .finished import reopen, require_as_merged
+from .hub import HubAddress
 from .listing import Items, Listing, is_items
 from .lists.folder import doubt_classes
 from .lists.reader import read_list
@@ -78,7 +79,9 @@ def pack(
     Args:
         source: The list (``path label`` on each line, or columns as in CSV files), a folder with one folder of images
             per class, or a folder with a dataset, packed or indexed. A list may be an address in an object store, such
-            as ``"s3://bucket/train.txt"``, and may name images there. Or inputs, such as a list, an array or a
+            as ``"s3://bucket/train.txt"``, and may name images there. Or Parquet files with images inside: a file, a
+            folder, a pattern, a list of paths, or an address on the Hugging Face Hub, such as
+            ``"hf://datasets/ylecun/mnist/mnist/train-*.parquet"``. Or inputs, such as a list, an array or a
             map-style dataset, whatever has a length and items by number: each row is a sample that `function` makes of
             an input, or the input itself. Or any other iterable of samples, such as a generator. A sample is a dict of
             a field's name and its value, or a pair of image and label.
@@ -140,7 +143,7 @@ def pack(
             "`retry_rejects` replaces finished shards, which a part cannot do beside others: leave out `part`"
         )
     target, given = place_of("out", out), _given(source, function)
-    if not isinstance(given, Path | Url) and not is_items(given):
+    if not isinstance(given, Path | Url | HubAddress) and not is_items(given):
         only = {"part": part, "engine": engine, "num_workers": num_workers > 1}
         _require_stream(target, only | {"retry_rejects": retry_rejects, "spool": spool})
         from .stream import Stream  # slow: not on the way to the first record of a list
@@ -188,7 +191,7 @@ def _given(source: Any, function: Callable[[Any], Any] | None) -> Any:
         UsageError: It is none of these, or there is a function for what takes none.
     """
     if isinstance(source, str | os.PathLike) or not (isinstance(source, Iterable) or hasattr(source, "__getitem__")):
-        place = place_of("source", source)
+        place = HubAddress.of(source) or place_of("source", source)
         if function is not None:
             raise UsageError(
                 f"`function` makes samples of inputs, and {place} is a list or a folder: give the inputs themselves, "
@@ -253,7 +256,7 @@ def _guard(images: Listing, max_rejects: str | int, before: int) -> RejectGuard:
 
 @contextmanager
 def open_listing(
-    source: Path | Url | Items,
+    source: Path | Url | HubAddress | Items,
     out: Path,
     address: Path | Url,
     options: PackOptions,
@@ -272,6 +275,7 @@ def open_listing(
     """
     if function is None and (found := _from_hugging_face(source, options, on_warning)) is not None:
         source, options = found
+    assert not isinstance(source, HubAddress), "its files are samples now"
     if not isinstance(source, Path | Url):
         from .inputs import Inputs  # slow: not on the way to the first record of a list
 

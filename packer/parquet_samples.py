@@ -9,8 +9,8 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from pathlib import Path, PurePath
+from typing import Any, Final, NamedTuple, TypeVar
 
 from packtrain._core.errors import ListError, UnreadableFile, UsageError
 
@@ -27,6 +27,7 @@ _BATCH_BYTES: Final = 2 << 20
 _MOST_ROWS: Final = 1024
 _OF_SPLIT: Final = re.compile(r"(.+)-[0-9]+-of-[0-9]+|(train|validation|val|test)")
 """Stems of files that hold a split, or a piece of one."""
+AnyPath = TypeVar("AnyPath", bound=PurePath)
 
 
 class ParquetFile(NamedTuple):
@@ -53,10 +54,20 @@ def parquet_files(source: Path) -> list[Path]:
         if source.suffix not in PARQUET:
             return []
         return (not source.exists() and sorted(map(Path, glob.glob(str(source), recursive=True)))) or [source]
-    for folder in (source, source / "data"):
-        if found := [path for path in folder.glob("*") if path.suffix in PARQUET]:
+    beside = [path for folder in (source, source / "data") for path in folder.glob("*") if path.suffix in PARQUET]
+    return of_one_folder(source, beside or _below(source))
+
+
+def of_one_folder(folder: AnyPath, files: Sequence[AnyPath]) -> list[AnyPath]:
+    """Those of these files that are meant by a folder: those in it, or in its `data`, or all below, in order.
+
+    Raises:
+        UsageError: They belong to several splits, or lie in several folders.
+    """
+    for place in (folder, folder / "data"):
+        if found := [path for path in files if path.parent == place]:
             return _of_one_split(sorted(found))
-    return _of_one_split(sorted(_below(source)))
+    return _of_one_split(sorted(files))
 
 
 def _below(folder: Path) -> list[Path]:
@@ -70,7 +81,7 @@ def _below(folder: Path) -> list[Path]:
     return found
 
 
-def _of_one_split(files: list[Path]) -> list[Path]:
+def _of_one_split(files: list[AnyPath]) -> list[AnyPath]:
     folders = sorted({path.parent for path in files})
     if len(folders) > 1:
         shown = ", ".join(map(str, folders[:5])) + ", ..." * (len(folders) > 5)

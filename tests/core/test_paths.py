@@ -97,7 +97,7 @@ def test_every_function_that_takes_a_path_refuses_urls_and_makes_no_folder_of_th
     data = packed(listing, tmp_path / "data", "tar")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=r"is a URL|is not the address of an object store"):
-        USES[use]("hf://bucket/train", listing, data)
+        USES[use]("ipfs://bucket/train", listing, data)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "images"]
 
 
