@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -28,7 +29,12 @@ from .paths import PATH
 @click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the transform's random numbers.")
 @click.option("--boxes", metavar="FIELD[:FORM]", help="Draw boxes: xyxy (default), xywh or cxcywh; with n: 0 to 1.")
 @click.option("--masks/--no-masks", default=True, help="Draw masks over their images; 0 stays clear.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the page; 0: any that is free.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Port of the page, the same at both ends of a tunnel; 0: any that is free.",
+)
 @click.option("--browser/--no-browser", default=True, help="Open the page in a browser, where there is a screen.")
 def command(dataset: Path, where: str | None, port: int, browser: bool, **options: Any) -> None:
     """Show DATASET as a page in a browser on this machine, until Ctrl-C.
@@ -37,7 +43,7 @@ def command(dataset: Path, where: str | None, port: int, browser: bool, **option
     """
     from packtrain._extras.looking.looker import Looker, LookOptions
     from packtrain._extras.looking.pages import Pages
-    from packtrain._extras.looking.server import View, serving
+    from packtrain._extras.looking.server import HOST, View, serving
 
     # For --transform module:attribute: like `python -m`, find modules in the current folder.
     sys.path.insert(0, "")
@@ -47,6 +53,9 @@ def command(dataset: Path, where: str | None, port: int, browser: bool, **option
         raise UsageError(f"--where {where!r} takes none of the {len(looker.rows):,} rows")
     with serving(View(looker, Pages(looker.rows, chosen)), port) as (server, address):
         say(address)
+        if "SSH_CONNECTION" in os.environ:
+            tunnel = f"ssh -L {server.server_port}:{HOST}:{server.server_port} {socket.gethostname()}"
+            say(f"to open it on your own machine, first run there: {tunnel}", err=True)
         say("Ctrl-C ends it", err=True)
         # Without a screen, a browser would take over the terminal.
         if browser and ("DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ):

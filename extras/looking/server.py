@@ -179,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answers a request."""
         if not self._is_invited():
-            self.send_error(403)
+            self.send_error(403, self._advice())
             return
         address = urlsplit(self.path)
         name = address.path.split("/", 2)[2]
@@ -201,6 +201,14 @@ class _Handler(BaseHTTPRequestHandler):
         given = self.path.split("/", 2)
         secret = given[1] if len(given) == 3 else ""
         return known and alone and secrets.compare_digest(secret.encode(), self.token.encode())
+
+    def _advice(self) -> str | None:
+        """Say what is wrong with a tunnel that changes the port."""
+        name, _, port = (self.headers.get("Host") or "").partition(":")
+        own = self.connection.getsockname()[1]
+        if name not in (HOST, "localhost") or port in ("", str(own)):
+            return None
+        return f"Take the same port on both sides of a tunnel: ssh -L {own}:{HOST}:{own}"
 
     def _content(self, name: str, arguments: Arguments) -> tuple[bytes, str]:
         if name in _FILES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -63,16 +65,24 @@ class Site:
 
 
 @contextmanager
-def viewing(*words: object) -> Iterator[Site]:
+def viewing(*words: object, by_ssh: bool = False) -> Iterator[Site]:
     command = [sys.executable, "-m", "packtrain", "view", *map(str, words), "--no-browser"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    environment = {name: value for name, value in os.environ.items() if name != "SSH_CONNECTION"}
+    if by_ssh:
+        environment["SSH_CONNECTION"] = "192.0.2.1 50000 192.0.2.2 22"
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
         try:
             assert process.stdout is not None
-            yield Site(process.stdout.readline().strip())
+            site = Site(process.stdout.readline().strip())
+            yield site
         finally:
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=60)
-        assert (process.returncode, out, err) == (0, "", "Ctrl-C ends it\n")
+        port = urlsplit(site.address).port
+        tunnel = f"to open it on your own machine, first run there: ssh -L {port}:127.0.0.1:{port} {gethostname()}\n"
+        assert (process.returncode, out, err) == (0, "", tunnel * by_ssh + "Ctrl-C ends it\n")
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +120,13 @@ class TestServer:
             answer, content = site.ask(path)
             assert (answer.status, content) == (403, b"403 Forbidden\n"), path
         assert site.ask("")[0].status == 200
+
+    def test_a_tunnel_with_another_port_is_told_to_take_the_same(self, strange: Path) -> None:
+        with viewing(strange, by_ssh=True) as site:
+            port = urlsplit(site.address).port or 0
+            answer, content = site.ask("", Host=f"127.0.0.1:{port - 1}")
+            advice = f"403 Take the same port on both sides of a tunnel: ssh -L {port}:127.0.0.1:{port}\n"
+            assert (answer.status, content.decode()) == (403, advice)
 
     @pytest.mark.parametrize(
         "headers",
