@@ -203,8 +203,8 @@ def misfit(image: Image) -> str | None:
         what = "16 bits wide, of which Pillow would clip all above 255"
     else:
         return None
-    advice = "" if image.mode == "LAB" else ": convert it to 8 bits first, with a scale that suits your data"
-    return f"its pixels are {what}{advice}"
+    scale = ": convert it to 8 bits first, with a scale that suits your data, or store its numbers in a field of arrays"
+    return f"its pixels are {what}{'' if image.mode == 'LAB' else scale}"
 
 
 @functools.cache

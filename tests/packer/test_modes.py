@@ -13,7 +13,7 @@ from helpers.corpus import png_of, wide_grey
 from helpers.support import encoded, packed, picture
 from PIL import Image, features
 
-from packtrain import open_dataset, pack, verify
+from packtrain import Loader, open_dataset, pack, verify
 from packtrain._codec.native import extension
 from packtrain._core.options import PIXEL_MODES, StoreOptions
 from packtrain._core.store_modes import STORE_MODES
@@ -26,7 +26,7 @@ SIZE: Final = (24, 16)
 FITTING: Final = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV")
 REFUSED: Final = {
     "I": "whole numbers of up to 32 bits.*: convert it to 8 bits first",
-    "I;16": "16 bits wide.*: convert it to 8 bits first",
+    "I;16": "16 bits wide.*: convert it to 8 bits first.* or store its numbers in a field of arrays$",
     "I;16B": "16 bits wide.*: convert it to 8 bits first",
     "I;16L": "16 bits wide.*: convert it to 8 bits first",
     "I;16N": "16 bits wide.*: convert it to 8 bits first",
@@ -129,6 +129,15 @@ def test_a_dataset_holds_what_convert_gives_and_no_other_file(tmp_path: Path, st
         if not wide:
             assert there[name].tobytes() == image.convert(wanted).tobytes(), name
     assert not verify(out, decode_images=True).problems
+
+
+def test_a_field_of_arrays_keeps_the_numbers_of_an_image_of_16_bits(tmp_path: Path) -> None:
+    numbers = np.asarray(wide_grey())
+    pack([{"depth": numbers, "label": 0}], tmp_path / "out")
+    loader = Loader(open_dataset(tmp_path / "out", fields=("depth",)), 1)
+    (batch,) = (each.depth for each in loader)
+    assert batch.numpy().dtype == numbers.dtype == np.uint16
+    assert np.array_equal(batch.numpy()[0], numbers)
 
 
 def test_verify_names_a_record_whose_pixels_readers_would_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
