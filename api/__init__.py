@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from packtrain._packer.changing import drop_rows as drop_rows
     from packtrain._packer.export.exporter import export as export
     from packtrain._packer.foreign.indexer import index_shards as index_shards
+    from packtrain._packer.joining import compact as compact
     from packtrain._packer.merge import merge as merge
     from packtrain._packer.options import Columns as Columns
     from packtrain._packer.options import FieldColumn as FieldColumn
@@ -71,6 +72,7 @@ _HOMES = {
     "_packer.changing": ("append", "drop_rows"),
     "_packer.export.exporter": ("export",),
     "_packer.foreign.indexer": ("index_shards",),
+    "_packer.joining": ("compact",),
     "_packer.merge": ("merge",),
     "_packer.options": ("Columns", "FieldColumn", "PackOptions"),
     "_packer.ray_engine": ("RayEngine",),

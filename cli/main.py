@@ -18,6 +18,7 @@ COMMANDS: Final = {
     "append": "Append samples to a dataset, as a new version.",
     "add-field": "Add fields to the samples of a dataset, as a new version.",
     "drop-rows": "Leave rows of a dataset out, in a new version.",
+    "compact": "Join small segments of a dataset, in a new version.",
     "drop-version": "Remove versions of a dataset, and what no other version needs.",
     "log": "Show the versions of a dataset.",
     "export": "Write a dataset to image folders, WebDataset tars or Parquet files.",

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from packtrain._packer.removing import RemovalReport
 
 _LOG_SECONDS: Final = 10.0
-_CONTINUING: Final = ("pack", "merge", "index", "export", "stage", "fill")
+_CONTINUING: Final = ("pack", "merge", "index", "append", "add-field", "compact", "export", "stage", "fill")
 """Commands that keep what they have done when they are stopped; `verify` does so with ``--journal``."""
 _ERASE: Final = "\r\x1b[K"
 

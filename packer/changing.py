@@ -69,6 +69,7 @@ class ChangeReport:
         added: Number of rows that it has and the version before had not.
         dropped: Number of rows that the version before had and it has not.
         packed: Report on what was packed for it; None if nothing was.
+        joined: Number of segments that others took the place of.
         dry_run: True if nothing was written, and all of this is what would be.
         written: In a dry run, what would be written, as paths in the folder of the dataset.
         bytes: In a dry run, about how many bytes the records take that would be packed.
@@ -80,6 +81,7 @@ class ChangeReport:
     added: int = 0
     dropped: int = 0
     packed: PackReport | None = None
+    joined: int = 0
     dry_run: bool = False
     written: tuple[str, ...] = ()
     bytes: int = 0
@@ -103,7 +105,7 @@ def would_be(
     require_rows(records)
     of_packed = () if has_versions(folder) else (BASE_MANIFEST, version_name(1), MANIFEST)
     written = (*of_packed, *paths, version_name(newest.number + 1))
-    return ChangeReport(folder, newest.number + 1, records, added, dropped, None, True, written, bytes)
+    return ChangeReport(folder, newest.number + 1, records, added, dropped, dry_run=True, written=written, bytes=bytes)
 
 
 @checks_names()
@@ -152,7 +154,7 @@ def append(
     function("on_progress", on_progress)
     function("on_warning", on_warning)
     newest = begun(folder, dry_run=flag("dry_run", dry_run))
-    like = _options_like(folder, newest)
+    like = options_like(folder, newest)
     options = replace(
         like,
         columns=like.columns if columns is None else instance("columns", columns, Columns),
@@ -181,7 +183,7 @@ def append(
                 before=before,
                 on_progress=on_progress,
             )
-            segment = _segment(place, name)
+            segment = segment_of(place, name)
             text = f"appended {segment.records:,} samples of {os.path.basename(os.fspath(listed))}"
             version = publish(folder, partial(_with_segment, folder, segment, Change("append", text)))
     return ChangeReport(folder, version.number, version.records, added=segment.records, packed=packed)
@@ -294,7 +296,7 @@ def _lock_folder(folder: Path) -> Lock | None:
         lock.close()
 
 
-def _segment(folder: Path, name: str) -> Segment:
+def segment_of(folder: Path, name: str) -> Segment:
     """What a version says of a segment that has just been packed."""
     data = read_regular(folder / MANIFEST, MOST_BYTES)
     return Segment(name, ManifestInfo.of(data), Manifest.parse(data, folder / MANIFEST).records)
@@ -353,7 +355,7 @@ def _dropped(folder: Path, segment: Segment, rows: npt.NDArray[np.int64]) -> Dro
     return DroppedRows(name, len(header) + len(values), crc32c(values, crc32c(header)), len(rows))
 
 
-def _options_like(folder: Path, version: Version) -> PackOptions:
+def options_like(folder: Path, version: Version) -> PackOptions:
     """Options by which more samples are stored as the first ones of a version are."""
     first = version.segments[0].folder(folder)
     schema, columns = version.schema, None

@@ -67,6 +67,11 @@ class VersionLease:
         if is_dropped(dataset, number):
             raise UsageError(f"{dataset}: version {number} was dropped. `packtrain log` shows those that there are")
 
+    def close(self) -> None:
+        """Gives the lease up, for this process."""
+        if self._lock is not None:
+            self._lock.close()
+
     def __reduce__(self) -> tuple[type[VersionLease], tuple[Path, int]]:
         return VersionLease, self._of
 
@@ -101,7 +106,7 @@ class SegmentStore(RecordStore):
         dataset: The dataset's folder.
         version: The schema of the version; a field that the segment lacks is missing in all rows.
         segment: The segment.
-        lease: A lease on the version.
+        lease: A lease on the version; None where nobody can drop it.
         io: See `RecordStore`.
         check: See `RecordStore`.
 
@@ -111,7 +116,7 @@ class SegmentStore(RecordStore):
     """
 
     def __init__(
-        self, dataset: Path, schema: Schema, segment: Segment, lease: VersionLease, io: str, check: Check
+        self, dataset: Path, schema: Schema, segment: Segment, lease: VersionLease | None, io: str, check: Check
     ) -> None:
         self._of: Final = (dataset, schema, segment, lease, io, check)
         super().__init__(segment.folder(dataset), io=io, check=check, manifest=segment_manifest(dataset, segment))

@@ -14,8 +14,9 @@ from helpers.faults.campaign import Campaign, Program
 from helpers.faults.harness import Action, FaultServer
 from helpers.support import encoded, packed, picture
 
-from packtrain import append, drop_rows, drop_version, open_dataset, verify
-from packtrain.errors import UsageError
+from packtrain import append, compact, drop_rows, drop_version, open_dataset, verify
+from packtrain._core.versions import load_version
+from packtrain.errors import OutputConflict, UsageError
 
 APPEND = """
 from packtrain import append
@@ -33,6 +34,11 @@ drop_rows(args["OUT"], [1, 4])
 DROP_VERSIONS = """
 from packtrain import drop_version
 drop_version(args["OUT"], args["VERSIONS"])
+"""
+
+COMPACT = """
+from packtrain import compact
+compact(args["OUT"])
 """
 
 
@@ -121,6 +127,55 @@ def test_killed_while_versions_are_dropped(
         assert drop_version(out).removed == ()
         assert labels(out) == expected
         assert not verify(out).problems
+
+
+def test_killed_while_segments_are_joined(
+    packer: FaultServer, before: Path, memory_path: Path, campaign: Campaign
+) -> None:
+    append(before, listed(before.parent, 20, 2))
+    drop_rows(before, [5])
+    out = memory_path / "out"
+    program = Program(packer, COMPACT, {"OUT": str(out)}, out).starting_from(before)
+    expected = labels(before)
+    for _ in campaign(program, program.undisturbed(), Action.KILL, Action.TEAR, every=8):
+        assert labels(out) == expected
+        assert not verify(out).problems
+        assert program.run().returncode == 0
+        assert labels(out) == expected
+        assert len(load_version(out).segments) == 1
+        assert not verify(out).problems
+        drop_version(out)
+        assert not verify(out).orphans
+
+
+def joined(out: str) -> str:
+    try:
+        compact(out)
+    except OutputConflict as error:
+        return str(error)
+    return ""
+
+
+def test_segments_are_joined_beside_appends_and_drops(before: Path, tmp_path: Path) -> None:
+    """Whoever loses says why, and what the others did is there."""
+    append(before, listed(tmp_path, 20, 2))
+    expected = labels(before)
+    for turn in range(3):
+        with multiprocessing.get_context("fork").Pool(3) as pool:
+            compacting = pool.apply_async(joined, (str(before),))
+            appending = pool.apply_async(appended, (str(before), str(listed(tmp_path, 50 + 10 * turn, 2))))
+            dropping = pool.apply_async(drop_rows, (str(before), [0]))
+            said = compacting.get()
+            assert not said or "somebody else has just changed what is joined" in said
+            appending.get()
+            try:
+                dropping.get()
+                expected = expected[1:]
+            except OutputConflict as error:
+                assert "replaced by somebody else" in str(error)
+        expected += [50 + 10 * turn, 51 + 10 * turn]
+        assert labels(before) == expected
+        assert not verify(before).problems
 
 
 def appended(out: str, listing: str) -> None:

@@ -21,7 +21,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from packtrain import FieldColumn, Loader, add_field, append, drop_rows, drop_version, open_dataset, verify
+from packtrain import FieldColumn, Loader, add_field, append, compact, drop_rows, drop_version, open_dataset, verify
 from packtrain._packer.changing import ChangeReport
 from packtrain._readers.dataset.summary import summarise
 from packtrain.errors import CorruptFile, ListError, UnsupportedVersion, UsageError
@@ -92,6 +92,12 @@ def parts_named(out: Path) -> set[str]:
     return names
 
 
+def segments(out: Path) -> list[str]:
+    """The segments of the newest version."""
+    document = max(out.glob("versions/*.json"), default=None)
+    return [] if document is None else [each["name"] for each in json.loads(document.read_bytes())["segments"]]
+
+
 def parts_there(out: Path) -> set[str]:
     """What lies where such parts do; of the first segment, all files or none."""
     alone = {path.name for path in out.iterdir()} - {"manifest.json", "versions", "segments", "layers", "dropped"}
@@ -134,6 +140,14 @@ class Changes(RuleBasedStateMachine):
         rows = data.draw(st.sets(st.integers(0, len(there) - 1), min_size=1, max_size=len(there) - 1))
         change(drop_rows, self.out, rows)
         self.versions.append([sample for row, sample in enumerate(there) if row not in rows])
+
+    @precondition(lambda self: len(segments(self.out)) > 1)
+    @rule()
+    def compact(self) -> None:
+        change(compact, self.out)
+        self.versions.append(self.versions[-1])
+        assert len(segments(self.out)) == 1
+        assert compact(self.out).version == len(self.versions), "nothing is left to join"
 
     @precondition(lambda self: len(self.versions) > 1)
     @rule(data=st.data())
@@ -349,6 +363,58 @@ def _again(folder: Path) -> Path:
     """A list of an image that the dataset has."""
     (folder / "again.txt").write_text("13.jpg 3\n")
     return folder / "again.txt"
+
+
+def content(out: Path) -> list[tuple[Any, ...]]:
+    """All that the rows of a dataset hold: paths, labels and the records of each field."""
+    dataset = open_dataset(out)
+    return [
+        (
+            dataset.filename(row),
+            dataset.label(row),
+            *(dataset.value(row, name) is not None and bytes(dataset.record(row, name)) for name in FIELDS),
+        )
+        for row in range(len(dataset))
+    ]
+
+
+FIELDS = ("image", "caption", "box")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_is_joined_stays_byte_for_byte(images: Images, tmp_path: Path, format: str) -> None:
+    """With fields that some rows or segments are without, in any container, and with shards of several sizes."""
+    out = packed(images.listed(6)[0], tmp_path / "out", format, shard_size=900)
+    append(out, images.listed(5)[0])
+    optional = [replace(CAPTION, optional=True), replace(BOX, optional=True)]
+    add_field(out, captions(out, tmp_path / "some.jsonl", lambda row: row % 3 > 0), optional)
+    append(out, images.listed(2)[0])
+    drop_rows(out, [0, 7, 11])
+    before, schema = content(out), open_dataset(out).schema
+    change(compact, out, num_workers=2)
+    assert content(out) == before
+    assert open_dataset(out).schema.names == schema.names
+    assert open_dataset(out).schema.classes == schema.classes
+    assert not verify(out).problems
+    document = json.loads(max(out.glob("versions/*.json")).read_bytes())
+    assert document["change"] == {"kind": "compact", "text": "joined 3 segments into 1"}
+    # It goes on as before.
+    listing, samples = images.listed(2)
+    append(out, listing)
+    assert [(row[2], row[1]) for row in content(out)[-2:]] == samples
+    drop_version(out, range(1, 6))
+    assert content(out)[:-2] == before
+
+
+def test_segments_that_are_large_or_stored_otherwise_are_not_joined(images: Images, tmp_path: Path) -> None:
+    out = packed(images.listed(30)[0], tmp_path / "out", "tar")
+    for count in (1, 2, 40, 3):
+        append(out, images.listed(count)[0])
+    before, names = held(open_dataset(out)), segments(out)
+    size = 1 + max(path.stat().st_size for path in out.glob(f"segments/{names[2]}/*.tar"))
+    assert compact(out, segments_under=size).joined == 2
+    assert (segments(out)[0], *segments(out)[2:]) == (names[0], *names[3:])
+    assert held(open_dataset(out)) == before
 
 
 def test_rows_are_dropped_by_a_condition(changed: tuple[Path, list[Sample]]) -> None:
