@@ -145,7 +145,8 @@ def _run(words: list[str], staged: Staged) -> NoReturn:
     """Replaces this process with the command, which inherits the lease."""
     path = os.fspath(staged.path)
     words = [re.sub(r"(?s)\A([\w.+/-]+=)?\{\}\Z", lambda found: (found[1] or "") + path, word) for word in words]
-    os.set_inheritable(staged.lease.fileno(), True)
+    for lease in staged.leases:
+        os.set_inheritable(lease.fileno(), True)
     os.environ[VARIABLE] = path
     # Python ignores SIGPIPE, and the command would inherit that.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)

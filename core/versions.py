@@ -28,7 +28,7 @@ from typing import Annotated, Final, Self
 
 from typing_extensions import Buffer
 
-from .document import MOST_BYTES, dump_document, load_document, parse_document, read_document
+from .document import MOST_BYTES, Named, dump_document, load_document, parse_document, read_document
 from .errors import CorruptFile, NotADataset, UsageError
 from .files import make_folder, write_file
 from .manifest import MANIFEST, VERSIONS, Count, FieldInfo, FileInfo, Labels, Manifest, Sha256, why_no_dataset
@@ -150,7 +150,9 @@ class Segment:
 
     def folder(self, dataset: Path) -> Path:
         """Its folder, in the dataset's folder or that folder itself."""
-        return dataset if self.name == BASE else dataset / SEGMENTS / self.name
+        beside = dataset / SEGMENTS / self.name
+        # In a staged copy all segments lie beside each other.
+        return dataset if self.name == BASE and not beside.is_symlink() else beside
 
 
 @dataclass(frozen=True)
@@ -293,6 +295,15 @@ def load_root(folder: Path) -> Root:
     return parse_document(Root, body, folder / MANIFEST)
 
 
+def parse_root(data: bytes, path: Named) -> Root:
+    """Reads and checks the manifest.json of a dataset of versions, whose bytes were read from `path`.
+
+    Raises:
+        CorruptFile: It is damaged.
+    """
+    return parse_document(Root, read_document(data, path, newest=VERSION), path)
+
+
 def version_name(number: int) -> str:
     """The document of a version, as seen from the dataset's folder."""
     return f"{VERSIONS}/{number:08d}.json"
@@ -350,14 +361,23 @@ def _parsed(folder: Path, root: Root, number: int) -> tuple[Version, bytes]:
     path = version_path(folder, number)
     with reading(path, file=f"{VERSIONS}/{path.name}"):
         data = read_regular(path, MOST_VERSION_BYTES)
+    return parse_version(data, path, root, number), data
+
+
+def parse_version(data: bytes, path: Named, root: Root, number: int) -> Version:
+    """Reads and checks the document of a version, whose bytes were read from `path`, which need not be here.
+
+    Raises:
+        CorruptFile: It is damaged, or is another version, or one of another dataset.
+    """
     version = parse_document(Version, read_document(data, path, newest=VERSION), path)
     try:
         version._check()
         if (version.dataset, version.number) != (root.dataset, number):
             raise ValueError(f"it is version {version.number} of dataset {version.dataset}")
     except (ValueError, UsageError) as error:
-        raise CorruptFile(f"{path} is damaged: {error}", file=f"{VERSIONS}/{path.name}") from error
-    return version, data
+        raise CorruptFile(f"{path} is damaged: {error}", file=version_name(number)) from error
+    return version
 
 
 def load_part(path: Path, described: ManifestInfo, records: int) -> Manifest:
@@ -379,8 +399,21 @@ def load_part(path: Path, described: ManifestInfo, records: int) -> Manifest:
 
 def segment_manifest(folder: Path, segment: Segment) -> Manifest:
     """The manifest of a segment of the dataset in `folder`; raises what `load_part` raises."""
-    name = BASE_MANIFEST if segment.name == BASE and has_versions(folder) else MANIFEST
-    return load_part(segment.folder(folder) / name, segment.manifest, segment.records)
+    place = segment.folder(folder)
+    name = BASE_MANIFEST if place == folder and has_versions(folder) else MANIFEST
+    return load_part(place / name, segment.manifest, segment.records)
+
+
+def base_manifest(folder: Path) -> Manifest:
+    """The manifest of the segment that lies in the folder of a dataset of versions itself.
+
+    Raises:
+        CorruptFile: It is missing or damaged.
+        UnreadableFile: It cannot be read.
+    """
+    path = folder / BASE_MANIFEST
+    with reading(path):
+        return Manifest.parse(read_regular(path, MOST_BYTES), path)
 
 
 def layer_manifest(folder: Path, segment: Segment, layer: Layer) -> Manifest:

@@ -143,7 +143,8 @@ def unnamed(folder: Path, named: Collection[str]) -> list[str]:
         if (folder / place).is_dir()
         for entry in sorted(os.listdir(folder / place))
     ]
-    return [each for each in found if each not in named]
+    # In a staged copy the segment of the folder itself lies beside the others.
+    return [each for each in found if each not in named and each != f"{SEGMENTS}/{BASE}"]
 
 
 def orphans(folder: Path, versions: list[Version]) -> list[str]:
@@ -157,8 +158,9 @@ def seen_alone(folder: Path, part: Part) -> Iterator[Path]:
 
     That of the segment in the dataset's own folder is made of links, because its manifest has another name there.
     """
-    if part.folder != ".":
-        yield folder / part.folder
+    place = part.segment.folder(folder)
+    if part.folder != "." or place != folder:
+        yield place if part.layer is None else folder / part.folder
         return
     with tempfile.TemporaryDirectory(prefix="packtrain-segment-") as name:
         for entry in os.listdir(folder):

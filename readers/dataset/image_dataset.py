@@ -474,9 +474,13 @@ def open_dataset(
         # Only who meets one asks: most datasets have no versions.
         if is_url(os.fspath(path)) or not has_versions(folder := local_path(path)):
             raise
-        if stage is not None or budget is not None:
-            raise UsageError(f"{folder} has versions, which cannot be staged: leave out `stage` and `budget`") from None
-        return VersionDataset(folder, load_version(folder, version), of_store, io=io, check=check)
+        if stage is None:
+            return VersionDataset(folder, load_version(folder, version), of_store, io=io, check=check)
+        from packtrain._storage.staging.stager import stage as staged
+
+        # Its leases are released at the end of the function, when the dataset holds its own.
+        copied = staged(folder, stage, version=version)
+        return VersionDataset(copied.path, load_version(copied.path), of_store, io=io, check=check)
     if version is not None:
         raise UsageError(f"version={version}: {os.fspath(path)} has never been changed, so it has no versions")
     return PackedDataset(of_store(store))

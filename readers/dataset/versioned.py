@@ -31,6 +31,7 @@ from packtrain._core.versions import (
     segment_manifest,
     version_path,
 )
+from packtrain._storage.staging.locks import lease_on
 
 from .kept import KeptRows
 from .query import Query, pieces
@@ -56,6 +57,7 @@ class VersionLease:
     def __init__(self, dataset: Path, number: int) -> None:
         self._of: Final = (dataset, number)
         path = version_path(dataset, number)
+        self._copy: Final = lease_on(dataset)
         self._lock: Lock | None = None
         with reading(path):
             try:

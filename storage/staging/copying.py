@@ -253,7 +253,7 @@ def load_origin(entry: Folder, key: str) -> SourceDataset:
     provenance = read_provenance(entry)
     if provenance is None:
         raise StagingError(f"{entry.path} does not say where it was copied from: evict it and stage the dataset again")
-    source = SourceDataset.load(provenance.source)
+    source = SourceDataset.load(provenance.source, segment=key)
     if source.key != key:
         raise StagingError(f"{provenance.source} now holds another dataset, so {entry.path} cannot be repaired from it")
     return source

@@ -15,18 +15,19 @@ from packtrain._core.errors import DatasetError, StagingError, UsageError
 from packtrain._core.files import file_errors
 from packtrain._core.manifest import Manifest
 from packtrain._core.suggestions import did_you_mean
+from packtrain._core.versions import LAYERS, SEGMENTS, base_manifest, has_versions
 
 from ..location import Location, location_of
 from ..remote.urls import Url
 from .documents import STREAM, STREAMED, allocated_bytes, read_origin, read_provenance, read_reservation
 from .locks import holders, is_held, lock_path, lock_time
-from .root import Root
+from .root import Root, entry_key
 from .source import key_of
 
 MIN_PREFIX: Final = 4
 """Characters of an id that must be given at least."""
 
-State = Literal["complete", "partial", "stream", "copying", "interrupted"]
+State = Literal["complete", "partial", "version", "stream", "copying", "interrupted"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +43,9 @@ class Entry:
         reserved: Bytes that a copy in progress, or a cache in use, may take in addition.
         shards: Number of shards in the dataset; 0 for an unfinished copy.
         local_shards: Number of shards that were copied; 0 for an unfinished copy.
-        state: ``"complete"``; ``"partial"``, where some shards are links to the source; ``"stream"``, a bounded cache
-            of a remote dataset; ``"copying"``; or ``"interrupted"``, an unfinished copy that no process is working on.
+        state: ``"complete"``; ``"partial"``, where some shards are links to the source; ``"version"``, what names the
+            copies that a version of a dataset consists of; ``"stream"``, a bounded cache of a remote dataset;
+            ``"copying"``; or ``"interrupted"``, an unfinished copy that no process is working on.
         last_used: Time when it was last opened, in seconds since 1970.
         promised_until: End of the copy's grace period, in seconds since 1970; 0 if it never had one.
         pinned: True if the copy is never evicted.
@@ -68,8 +70,8 @@ class Entry:
 
     @property
     def finished(self) -> bool:
-        """True if the copy can be read: its state is ``"complete"``, ``"partial"`` or ``"stream"``."""
-        return self.state in ("complete", "partial", "stream")
+        """True if the copy can be read: it is neither ``"copying"`` nor ``"interrupted"``."""
+        return self.state not in ("copying", "interrupted")
 
     @property
     def promised(self) -> bool:
@@ -139,6 +141,9 @@ def read_entry(root: Root, key: str, name: str) -> Entry:
     provenance = None if stream else read_provenance(folder)
     leased = is_held(root, key, "lease")
     present = allocated_bytes(folder)
+    state: State = "stream" if stream else "partial" if links else "complete"
+    if not stream and has_versions(folder.path):
+        state = "version"
     return Entry(
         id=name,
         key=key,
@@ -148,7 +153,7 @@ def read_entry(root: Root, key: str, name: str) -> Entry:
         reserved=max(0, read_reservation(folder) - present) if stream and leased else 0,
         shards=shards,
         local_shards=0 if stream else shards - links,
-        state="stream" if stream else "partial" if links else "complete",
+        state=state,
         last_used=lock_time(root, key, "lease"),
         promised_until=lock_time(root, key, "promise"),
         pinned=root.locks.status(f"{key}.pin") is not None,
@@ -206,6 +211,12 @@ def nothing_there(to: str | os.PathLike[str]) -> StagingError:
     return StagingError(f"nothing is staged in {to}: name the folder that the copy was staged to (`to`)")
 
 
+def linked_parts(entry: Path) -> list[Path]:
+    """The entries of the segments and layers of a version, whose own entry this is."""
+    links = [link for place in (SEGMENTS, LAYERS) for link in sorted((entry / place).glob("*"))]
+    return list(dict.fromkeys(link.resolve() for link in links if link.is_symlink()))
+
+
 @checks_names()
 def pin(to: str | os.PathLike[str], id: str | os.PathLike[str], pinned: bool = True) -> Entry:
     """Pins a staged copy, so that it is never evicted, or unpins it.
@@ -227,18 +238,20 @@ def pin(to: str | os.PathLike[str], id: str | os.PathLike[str], pinned: bool = T
         raise nothing_there(to)
     with file_errors(root.path, StagingError), root.ledger():
         entry = find_entry([entry for entry in scan(root) if entry.finished], id)
-        marker = lock_path(root, entry.key, "pin")
-        # Also checks that what is there is a marker.
-        if pinned or entry.pinned:
-            os.close(root.open_lock(marker, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        if not pinned:
-            root.locks.remove(marker.name)
+        parts = [path.name for path in linked_parts(entry.path)] if entry.state == "version" else []
+        for key in (entry.key, *filter(None, map(entry_key, parts))):
+            marker = lock_path(root, key, "pin")
+            # Also checks that what is there is a marker.
+            if pinned or root.locks.status(marker.name) is not None:
+                os.close(root.open_lock(marker, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            if not pinned:
+                root.locks.remove(marker.name)
         return read_entry(root, entry.key, entry.id)
 
 
 def holds_dataset(folder: Path, key: str) -> bool:
     """True if `folder` holds the dataset with the given key."""
     try:
-        return key_of(Manifest.load(folder)) == key
+        return key_of(base_manifest(folder) if has_versions(folder) else Manifest.load(folder)) == key
     except (DatasetError, OSError):
         return False

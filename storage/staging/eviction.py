@@ -11,6 +11,7 @@ It is the same with objects in a store, which is asked about each of them, but s
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -30,8 +31,10 @@ from packtrain._core.errors import (
 )
 from packtrain._core.files import file_errors
 from packtrain._core.locks import Lock
+from packtrain._core.manifest import VERSIONS
+from packtrain._core.versions import MOST_VERSION_BYTES
 
-from ..location import Location, object_store
+from ..location import Location, object_store, read
 from ..remote.objects import Objects
 from ..remote.urls import Url
 from .capacity import Capacity, FileSystem, capacity
@@ -86,7 +89,7 @@ class SourceChecks:
             on_progress: Called while files are read.
         """
         for entry in entries:
-            if entry.state in ("complete", "partial") and not entry.leased and _protection(entry, force) is None:
+            if entry.finished and entry.state != "stream" and not entry.leased and _protection(entry, force) is None:
                 self._doubts[entry.id, entry.source] = self._look(entry, read, on_progress)
 
     def doubt(self, entry: Entry) -> str | None:
@@ -102,7 +105,9 @@ class SourceChecks:
         try:
             copy = Folder.open(entry.path, follow=False)
             provenance = read_provenance(copy)
-            source = None if provenance is None else self._load(provenance.source, copy)
+            if entry.state == "version":
+                return None if provenance is not None and self._holds_version(provenance.source, entry) else lost
+            source = None if provenance is None else self._load(provenance.source, copy, entry.key)
             if provenance is None or source is None or source.key != entry.key:
                 return lost
             # Nothing is lost with a link, or with a file that is damaged.
@@ -130,24 +135,32 @@ class SourceChecks:
             return f"{source.origin.at(damaged[0])} is not what was copied"
         return None
 
-    def _load(self, location: Location, copy: Folder) -> SourceDataset | None:
+    def _holds_version(self, location: Location, entry: Entry) -> bool:
+        """True if there still is the document of a version; what that names is looked at as a copy of its own."""
+        document = os.listdir(entry.path / VERSIONS)[0]
+        if isinstance(location, Url) and self._objects is None:
+            self._objects = object_store()
+        data = read(location / VERSIONS / document, MOST_VERSION_BYTES, self._objects)
+        return hashlib.sha256(data).hexdigest().startswith(entry.key)
+
+    def _load(self, location: Location, copy: Folder, key: str) -> SourceDataset | None:
         """Loads the source of a copy; None if it is the copy itself."""
         if isinstance(location, Url):
-            return self._load_from_store(location)
+            return self._load_from_store(location, key)
         if os.path.samestat(os.stat(location), os.fstat(copy.fileno())):
             return None
         if (lease := lease_on(location)) is not None:
             self._leases.enter_context(lease)
-        return SourceDataset.load(location)
+        return SourceDataset.load(location, segment=key)
 
-    def _load_from_store(self, url: Url) -> SourceDataset:
+    def _load_from_store(self, url: Url, key: str) -> SourceDataset:
         # A store that did not answer once is not waited for again.
         if (failed := self._silent.get(url.base)) is not None:
             raise failed
         if self._objects is None:
             self._objects = object_store()
         try:
-            return SourceDataset.load(url, self._objects)
+            return SourceDataset.load(url, self._objects, segment=key)
         except (NotThere, Denied):
             raise
         except RemoteError as error:

@@ -22,6 +22,7 @@ from packtrain._core.errors import CorruptFile, NotADataset, NotThere, RemoteErr
 from packtrain._core.files import file_errors, write_at
 from packtrain._core.manifest import MANIFEST, PLAN, Manifest
 from packtrain._core.opening import open_regular
+from packtrain._core.versions import BASE_MANIFEST, base_manifest
 
 from ..location import Location, each, linked, object_store, read
 from ..remote.objects import Head, Objects
@@ -136,8 +137,11 @@ class Origin:
         assert self._objects is not None, "nothing of this dataset lies in a store"
         return self._objects
 
-    def manifest(self) -> Manifest:
+    def manifest(self, *, of_base: bool = False) -> Manifest:
         """Reads the manifest.
+
+        Args:
+            of_base: True for that of the segment that lies in the folder of a dataset of versions itself.
 
         Raises:
             NotADataset: There is none.
@@ -145,20 +149,21 @@ class Origin:
             CorruptFile: It is damaged.
             RemoteError: The object store does not answer as it should; so it is for all that follows.
         """
+        name = BASE_MANIFEST if of_base else MANIFEST
         if isinstance(self.location, Url):
             try:
-                return self._fetched_manifest(self.location)
+                return self._fetched_manifest(self.location, name)
             except CorruptFile:
                 # It may have been damaged on its way.
-                return self._fetched_manifest(self.location)
-        manifest = Manifest.load(self.location)
+                return self._fetched_manifest(self.location, name)
+        manifest = base_manifest(self.location) if of_base else Manifest.load(self.location)
         if manifest.in_store and self._objects is None:
             self._objects = object_store()
         return manifest
 
-    def _fetched_manifest(self, folder: Url) -> Manifest:
+    def _fetched_manifest(self, folder: Url, name: str) -> Manifest:
         try:
-            data = self.objects.read(folder / MANIFEST, MOST_BYTES)
+            data = self.objects.read(folder / name, MOST_BYTES)
         except NotThere as error:
             why = f"there is no dataset at {folder}: {error}"
             with suppress(RemoteError):
@@ -169,7 +174,7 @@ class Origin:
                     "says what is left to do. If you upload a dataset yourself, upload the manifest last"
                 )
             raise NotADataset(why, file=MANIFEST) from error
-        return Manifest.parse(data, folder / MANIFEST)
+        return Manifest.parse(data, folder / name)
 
     def plan(self, manifest: Manifest) -> bytes:
         """Read the plan that the dataset was packed with; once more if it does not arrive as it was written.

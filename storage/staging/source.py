@@ -12,9 +12,10 @@ from typing import Final, Self
 
 from crc32c import crc32c
 
-from packtrain._core.errors import StagingError
+from packtrain._core.errors import StagingError, UnsupportedVersion
 from packtrain._core.files import file_errors
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, Manifest
+from packtrain._core.versions import LAYERS, SEGMENTS
 
 from ..location import Location, elsewhere
 from ..remote.objects import Objects
@@ -43,12 +44,14 @@ class SourceDataset:
     files: tuple[SourceFile, ...]
 
     @classmethod
-    def load(cls, location: Location, objects: Objects | None = None) -> Self:
+    def load(cls, location: Location, objects: Objects | None = None, *, segment: str | None = None) -> Self:
         """Reads the manifest of the dataset at `location`.
 
         Args:
             location: Where it lies.
             objects: What object stores are read by; None: something new of its own.
+            segment: A key. If a dataset of versions lies there, and the segment in its folder itself has this key, that
+                is meant.
 
         Raises:
             NotADataset: There is no manifest.
@@ -58,7 +61,11 @@ class SourceDataset:
             RemoteError: The object store does not answer as it should.
         """
         origin = Origin(location, objects)
-        manifest = origin.manifest()
+        try:
+            manifest = origin.manifest()
+        except UnsupportedVersion:
+            if segment is None or key_of(manifest := origin.manifest(of_base=True)) != segment:
+                raise
         data = origin.plan(manifest)
         plan = SourceFile(PLAN, len(data), crc32c(data))
         return cls(origin, manifest, key_of(manifest), (plan, *_files(manifest)))
@@ -86,7 +93,15 @@ class SourceDataset:
     @property
     def readable_name(self) -> str:
         """Name of the dataset's folder in characters that any file name may have; those of its copies begin with it."""
-        return re.sub(r"[^A-Za-z0-9_-]+", "-", self.location.name).strip("-")[:40] or "dataset"
+        name = self.location.name
+        if (kind := self.location.parent.name) in (SEGMENTS, LAYERS):
+            name = f"{self.location.parent.parent.name[:20]}-{kind.removesuffix('s')}"
+        return readable(name)
+
+
+def readable(name: str) -> str:
+    """A name in characters that any file name may have."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:40] or "dataset"
 
 
 def key_of(manifest: Manifest) -> str:

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packtrain._core.arguments import checks_names
-from packtrain._core.errors import StagingError
+from packtrain._core.document import MOST_BYTES
+from packtrain._core.errors import StagingError, UnsupportedVersion, UsageError
 from packtrain._core.files import file_errors
 from packtrain._core.manifest import MANIFEST
 from packtrain._core.mounts import IN_MEMORY, file_system
+from packtrain._core.versions import is_root
 
-from ..location import location_of
+from ..location import Location, location_of, read
 from .copying import (
     copy_missing,
     has_manifest,
@@ -25,7 +27,7 @@ from .copying import (
     write_manifest,
 )
 from .documents import Provenance, read_provenance, write_provenance
-from .entries import find_entry, holds_dataset, nothing_there, scan
+from .entries import find_entry, holds_dataset, linked_parts, nothing_there, scan
 from .eviction import discard_copy
 from .folder import Folder
 from .locks import Lease, lease_on, promise, try_lock
@@ -34,6 +36,7 @@ from .origin import Origin, SourceFile
 from .root import Root
 from .source import SourceDataset
 from .transfer import check_files, warm_files
+from .versions import SourceVersion
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class Staged:
         shards: Number of shards in the dataset.
         local_shards: Number of shards that were copied; the others are links to the source.
         lease: The lease. It ends when it is closed or garbage-collected.
+        parts: Of a dataset that was changed, its segments and layers, each staged as a dataset of its own.
     """
 
     path: Path
@@ -57,6 +61,12 @@ class Staged:
     shards: int
     local_shards: int
     lease: Lease = field(repr=False, compare=False)
+    parts: tuple[Staged, ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def leases(self) -> tuple[Lease, ...]:
+        """The leases on all that belongs to it."""
+        return (self.lease, *(part.lease for part in self.parts))
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,7 @@ def stage(
     dataset: str | os.PathLike[str],
     to: StageOptions | str | os.PathLike[str] | None = None,
     *,
+    version: int | None = None,
     on_progress: OnStageProgress | None = None,
     on_warning: OnWarning | None = None,
 ) -> Staged:
@@ -85,9 +96,12 @@ def stage(
     Processes that want the same content share one copy: one process copies, the others wait. A call that is killed
     leaves nothing to clean up, and the next call continues where it stopped.
 
+    Of a dataset that was changed, each segment and layer is staged once, whatever versions it belongs to.
+
     Args:
         dataset: The dataset's folder, or its address in an object store, such as ``"s3://bucket/imagenet"``.
         to: A folder for staged copies, such as ``"/dev/shm"``, or `StageOptions`; None for the default options.
+        version: Number of the version of a dataset that was changed; None: the newest one.
         on_progress: Called several times a second.
         on_warning: Called with each warning for the user, one sentence that also says what to do.
 
@@ -107,22 +121,59 @@ def stage(
         MissingDependency: What reads object stores is not installed.
     """
     options = options_from(to)
-    report = on_progress or (lambda progress: None)
+    report, warn = on_progress or (lambda progress: None), on_warning or (lambda warning: None)
     location = location_of(dataset)
     # The dataset may itself be a staged copy, for example on a slower disk.
     with (lease_on(location) if isinstance(location, Path) else None) or nullcontext():
-        source = SourceDataset.load(location)
-        root = Root.make(options.to)
-        with file_errors(root.path, StagingError):
-            staged = find_complete(root, source) or _build(
-                root, source, options, report, on_warning or (lambda warning: None)
-            )
-            promise(root, source.key, options.grace)
+        try:
+            source = SourceDataset.load(location)
+        except UnsupportedVersion:
+            if not _has_versions(location):
+                raise
+            return _stage_version(SourceVersion.load(location, version), options, report, warn)
+        if version is not None:
+            raise UsageError(f"version={version}: {location} has never been changed, so it has no versions")
+        return _stage(source, options, report, warn)
+
+
+def _stage(source: SourceDataset, options: StageOptions, report: OnStageProgress, warn: OnWarning) -> Staged:
+    root = Root.make(options.to)
+    with file_errors(root.path, StagingError):
+        staged = find_complete(root, source) or _build(root, source, options, report, warn)
+        promise(root, source.key, options.grace)
     if options.warm and file_system(staged.path) not in IN_MEMORY:
         entry = Folder.open(staged.path)
         files = [file for file in source.files if is_local(entry, file)]
         warm_files(staged.path, files, threads=options.threads, on_progress=report)
     return staged
+
+
+def _has_versions(location: Location) -> bool:
+    return is_root(read(location / MANIFEST, MOST_BYTES, None))
+
+
+def _stage_version(source: SourceVersion, options: StageOptions, report: OnStageProgress, warn: OnWarning) -> Staged:
+    # Each keeps its lease, so that none makes room for another.
+    parts = {
+        part.name: _stage(SourceDataset.load(part.location, segment=part.key), options, report, warn)
+        for part in source.parts()
+    }
+    root = Root.make(options.to)
+    with file_errors(root.path, StagingError):
+        lease = Lease(root, source.key)
+        entry = source.entry(root, {name: part.path for name, part in parts.items()}, options, report)
+        promise(root, source.key, options.grace)
+    staged = tuple(parts.values())
+    return Staged(
+        path=entry.path,
+        id=entry.path.name,
+        bytes=sum(part.bytes for part in staged),
+        copied=sum(part.copied for part in staged),
+        shards=sum(part.shards for part in staged),
+        local_shards=sum(part.local_shards for part in staged),
+        lease=lease,
+        parts=staged,
+    )
 
 
 @checks_names()
@@ -164,6 +215,9 @@ def repair(
                 f"{found.id} is a cache of {found.source}: each of its chunks is checked as it comes, and again as it "
                 f"is read. To fetch everything anew, run `{found.command('evict')}`"
             )
+        if found.state == "version":
+            parts = [repair(to, part, threads=threads, on_progress=on_progress) for part in linked_parts(found.path)]
+            return RepairReport(tuple(name for part in parts for name in part.files), sum(part.bytes for part in parts))
         key = found.key
         with Lease(root, key), wait_for_build_lock(root, key, report):
             entry = root.find_entry(key)

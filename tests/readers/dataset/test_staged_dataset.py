@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import os
+import pickle
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from helpers.staging.workers import InWorkers, leased, to_bytes, to_tensor
-from helpers.support import START_METHODS, SUFFIXES, items, packed, tree
+from helpers.support import START_METHODS, SUFFIXES, held, items, packed, tree
+from helpers.versions import VERSIONS, changed_dataset
 from torch.utils.data import DataLoader
 
-from packtrain import Loader, StageOptions, concat, open_dataset, stage
+from packtrain import Loader, PackedDataset, StageOptions, concat, open_dataset, stage, verify
 from packtrain.errors import Leased, NoRoom, StagingError
-from packtrain.staging import entries, evict
+from packtrain.staging import entries, evict, pin
+
+FOLDERS = ("segments", "layers", "dropped", "versions")
+
+
+def captions_of(dataset: PackedDataset) -> list[str]:
+    return [dataset[row].caption for row in range(len(dataset))]
 
 
 @pytest.fixture
@@ -140,3 +149,53 @@ def test_partly_staged_all_of_it_is_read(images: Path, tmp_path: Path, place: Pa
     (entry,) = entries(place)
     assert 0 < entry.local_shards < entry.shards
     assert [(image.tobytes(), label) for image, label in items(opened)] == expected
+
+
+class TestVersions:
+    """A dataset that was changed: each segment and layer is staged as the dataset that it is."""
+
+    @pytest.fixture
+    def changed(self, images: Path, tmp_path: Path) -> Path:
+        return changed_dataset(images, tmp_path)
+
+    def test_a_copy_of_any_version_is_what_it_is(self, changed: Path, place: Path) -> None:
+        for version in VERSIONS:
+            there, copy = open_dataset(changed, version=version), open_dataset(changed, stage=place, version=version)
+            assert held(copy) == held(there)
+            assert copy.targets.tolist() == there.targets.tolist()
+        captions = captions_of(open_dataset(changed, fields=["caption"]))
+        path = stage(changed, place).path
+        shutil.rmtree(changed)
+        named = open_dataset(path, fields=["caption"])
+        assert captions_of(named) == captions
+        assert len(list(Loader(named, 5, num_workers=1))) == len(captions) // 5
+        report = verify(path)
+        assert (report.problems, report.orphans) == ((), ())
+
+    def test_only_what_is_new_is_copied(self, changed: Path, place: Path) -> None:
+        # A manifest is written anew, after all else is there.
+        sizes = {name: len(data) for name, data in tree(changed, "manifest.json").items() if "manifest" not in name}
+        new = {folder: sum(size for name, size in sizes.items() if name.startswith(folder)) for folder in FOLDERS}
+        of_base = sum(sizes.values()) - sum(new.values()) - sizes["base.json"]
+        copied = [stage(changed, place, version=version).copied for version in VERSIONS]
+        assert copied == [of_base, new["segments"], 0, new["layers"]]
+        assert sorted(entry.state for entry in entries(place)) == ["complete"] * 4 + ["version"] * 4
+
+    def test_nothing_of_it_is_evicted_while_it_is_open(self, changed: Path, place: Path) -> None:
+        copy = pickle.loads(pickle.dumps(open_dataset(changed, stage=place)))
+        evict(place, force=True)
+        assert [entry.state for entry in entries(place)].count("complete") == 4
+        assert len(held(copy)) == len(copy)
+        del copy
+        (version,) = (entry.id for entry in entries(place) if entry.state == "version")
+        pin(place, version)
+        assert evict(place, force=True) == []
+        pin(place, version, False)
+        evict(place, force=True)
+        assert entries(place) == []
+
+    def test_what_names_it_is_kept_when_the_source_is_gone(self, changed: Path, place: Path) -> None:
+        stage(changed, place)
+        shutil.rmtree(changed)
+        evict(place, force=True)
+        assert sorted(entry.state for entry in entries(place)) == ["complete"] * 4 + ["version"]

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.staging.children import Child
@@ -98,7 +99,7 @@ class TestKept:
         staged(second, place)
         load = SourceDataset.load
 
-        def load_and_evict(folder: Path) -> SourceDataset:
+        def load_and_evict(folder: Path, **known: Any) -> SourceDataset:
             found = load(folder)
             with pytest.raises(Leased):
                 evict(other_place, [second], force=True)
