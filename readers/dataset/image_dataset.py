@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -23,7 +23,7 @@ from packtrain._core.errors import UnsupportedVersion, UsageError
 from packtrain._core.paths import is_url, local_path
 from packtrain._core.printable import printable
 from packtrain._core.schema import IMAGE, PAIR, Schema
-from packtrain._core.versions import Version, has_versions, load_version
+from packtrain._core.versions import Version, has_versions, is_dropped, load_version, version_numbers
 
 from .combined import combined
 from .kept import KeptRows
@@ -32,7 +32,7 @@ from .rows import owned
 from .samples import PackedSamples, Samples, TransformLike
 from .shards import IO
 from .sound import Check, checked_check
-from .store import Label, RecordStore, Store
+from .store import Label, RecordStore
 from .versioned import segment_stores
 
 if TYPE_CHECKING:
@@ -301,9 +301,12 @@ class VersionDataset(PackedDataset):
     _samples: Samples  # type: ignore[assignment]  # of all segments
 
     def __init__(
-        self, folder: Path, version: Version, of_store: Callable[[Store], PackedSamples], *, io: str, check: Check
+        self, folder: Path, version: Version, of_store: Callable[..., PackedSamples], *, io: str, check: Check
     ) -> None:
         self._folder = folder
+        # The transforms of another version are those that this one has then.
+        plain = partial(of_store, transform=None, target_transform=None)
+        self._reopened: Final = partial(VersionDataset, folder, of_store=plain, io=io, check=check)
         self.version: Final = version.number
         stores = segment_stores(folder, version, io, check)
         parts = [
@@ -311,6 +314,19 @@ class VersionDataset(PackedDataset):
             for store, segment in zip(stores, version.segments, strict=True)
         ]
         super().__init__(parts[0] if len(parts) == 1 else Samples(parts))
+
+    def earlier(self) -> Iterator[Version]:
+        """The versions before this one that may be opened, newest first; raises what `load_version` raises."""
+        for number in reversed(version_numbers(self._folder)):
+            if number < self.version and not is_dropped(self._folder, number):
+                yield load_version(self._folder, number)
+
+    def at(self, number: int) -> VersionDataset:
+        """Another version with the same transforms; raises what `open_dataset` raises."""
+        other: VersionDataset = self._reopened(version=load_version(self._folder, number))
+        samples = other._samples.with_transform(self.transform)
+        other._samples = samples.with_target_transform(self.target_transform)
+        return other
 
     @property
     @override

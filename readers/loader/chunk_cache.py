@@ -113,9 +113,10 @@ class ChunkCacheHooks(DatasetHooks):
         self._fit()
 
     @override
-    def pin(self, dataset: Any) -> None:
+    def pin(self, dataset: Any) -> Any:
         if self._ranks.given or self._ranks.now().world_size == 1:
             self._fit()
+        return dataset
 
     @override
     def load(self, dataset: Any, state: LoaderState) -> None:

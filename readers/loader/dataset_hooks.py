@@ -26,8 +26,9 @@ class DatasetHooks:
     def begin(self, dataset: Any) -> None:
         """Chooses what an epoch goes through, as its first pass begins. All ranks must call this together."""
 
-    def pin(self, dataset: Any) -> None:
-        """Lets the dataset have what the present epoch goes through."""
+    def pin(self, dataset: Any) -> Any:
+        """Lets the dataset have what the present epoch goes through, and returns it; or what stands for it."""
+        return dataset
 
     def fit(self, dataset: Any) -> None:
         """Takes the order for what the dataset has, as long as no pass of the epoch has begun."""

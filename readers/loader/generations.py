@@ -116,11 +116,12 @@ class GenerationHooks(DatasetHooks):
         self._meter.grow(Growth(generation.number, len(self._store), new, self._published, ranks))
 
     @override
-    def pin(self, dataset: GrowingDataset) -> None:
+    def pin(self, dataset: GrowingDataset) -> GrowingDataset:
         if self._progress.chosen is None:
             self.fit(dataset)
         elif dataset.generation != self._store.generation.number:
             dataset.advance(self._store.generation.number)
+        return dataset
 
     @override
     def fit(self, dataset: GrowingDataset) -> None:

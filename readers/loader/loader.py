@@ -14,7 +14,7 @@ from packtrain._core.errors import DatasetError, LoaderError, RemoteError, Usage
 from packtrain._core.printable import printable
 
 from ..dataset.growing import GrowingDataset
-from ..dataset.image_dataset import is_remote
+from ..dataset.image_dataset import VersionDataset, is_remote
 from ..monitoring.figures import setup_of
 from ..monitoring.stats import Meter
 from .arguments import (
@@ -44,6 +44,7 @@ from .sampler import SamplerOrder
 from .samples import SampleMaker, clear_frames
 from .schedule import Schedule
 from .state import LoaderState, identity_of
+from .version_hooks import VersionHooks
 from .workers import WorkerOptions
 
 if TYPE_CHECKING:
@@ -213,7 +214,7 @@ class Loader:
         )
         self._last_maker: BatchMaker | None = None
         """Makes the batches of the present pass; None after `close`, so that a loader keeps no generation."""
-        maker = self._maker
+        maker = self._maker_for(dataset)
         self._progress = Progress(
             order_of(dataset, sampler, shuffle),
             self.batch_size,
@@ -265,6 +266,8 @@ class Loader:
             return GenerationHooks(progress, dataset, order, ranks, meter)
         if is_remote(dataset):
             return ChunkCacheHooks(progress, dataset, self.batch_size, ranks, meter)
+        if isinstance(dataset, VersionDataset):
+            return VersionHooks(progress, order, progress.dataset)
         return DatasetHooks(progress)
 
     @property
@@ -405,7 +408,8 @@ class Loader:
         """Continue from a state. Batch size, workers and number of ranks may differ from those that saved it.
 
         The next pass hands out the rest of the epoch: every position that has not been handed out, and no other. The
-        seed of the state is the seed from then on.
+        seed of the state is the seed from then on. If the dataset was changed since, that epoch ends on the version
+        that it began with, and the next one goes through the version of this loader.
 
         Raises:
             UsageError: The state belongs to another dataset or another order. Or, with a foreign sampler, it was saved
@@ -426,11 +430,11 @@ class Loader:
             PacktrainError: The sample cannot be made.
         """
         position = whole("position", position)
-        self._hooks.pin(self._dataset)
+        dataset = self._hooks.pin(self._dataset)
         self._hooks.require(position)
         key, row = self._progress.sample(position)
         with preserved():
-            return self._maker.sample(key, position, row)
+            return self._maker_for(dataset).sample(key, position, row)
 
     @contextmanager
     def headspace(self) -> Iterator[None]:
@@ -472,12 +476,11 @@ class Loader:
         if epoch > progress.epoch and (begun or not progress.epoch):
             self.set_epoch(progress.epoch + 1 if begun else epoch)
 
-    @property
-    def _maker(self) -> BatchMaker:
-        """Return what makes batches of the dataset as it is now."""
+    def _maker_for(self, dataset: Any) -> BatchMaker:
+        """Return what makes batches of a dataset as it is now."""
         maker = self._last_maker
-        if maker is None or not maker.samples.same_dataset(self._dataset):
-            maker = self._last_maker = self._maker_of(self._dataset)
+        if maker is None or not maker.samples.same_dataset(dataset):
+            maker = self._last_maker = self._maker_of(dataset)
         maker.look_again()
         return maker
 
@@ -554,8 +557,7 @@ class Loader:
 
     def _run(self, world: World) -> Iterator[Batch]:
         """Return the batches of a pass, made with the dataset as it is now."""
-        self._hooks.pin(self._dataset)
-        maker = self._maker
+        maker = self._maker_for(self._hooks.pin(self._dataset))
         self._options.postprocess.check(maker.samples.finishers)
         steps, remedy = maker.samples.unfused
         self.stats.describe(unfused=steps, remedy=remedy, headspace=self._replays)

@@ -45,6 +45,7 @@ class Progress:
         began: `consumed` when it handed out its first batch.
         again: True if the present pass begins where a look began, and has handed out nothing yet.
         looks: Number of looks since the last pass that was none.
+        dataset: Which samples the rows are; None if that is not known.
         chosen: The generations that the epoch goes through; None if they are not chosen yet, or if there are none.
     """
 
@@ -56,7 +57,7 @@ class Progress:
         self._drop_last = drop_last
         self._ranks = ranks
         self._seed = seed
-        self._dataset = dataset
+        self.dataset = dataset
         self._grows = False
         self.epoch = 0
         self.consumed = 0
@@ -104,7 +105,7 @@ class Progress:
 
     def follow(self, cache: str) -> None:
         """From now on, each epoch goes through a generation of a growing cache, which `choose` or `load` names."""
-        self._dataset, self._grows = cache, True
+        self.dataset, self._grows = cache, True
 
     def choose(self, order: Order, chosen: Chosen) -> None:
         """Takes the generations of the present epoch and their order. Nothing of it may have been handed out."""
@@ -113,6 +114,10 @@ class Progress:
     def reorder(self, order: Order) -> None:
         """Takes another order, as long as no generations are chosen."""
         self.order = order
+
+    def serve(self, order: Order, dataset: str | None) -> None:
+        """Takes the order of another version of the dataset, and which samples its rows are."""
+        self.order, self.dataset = order, dataset
 
     def schedule(self, world: World) -> Schedule:
         """The steps of a rank through an epoch."""
@@ -178,10 +183,10 @@ class Progress:
             self._draw(world)
         sampler = {**self.order.state(), **world._asdict()} if isinstance(self.order, SamplerOrder) else None
         name, length, parameters = _name(self.order), _length(self.order), self.order.parameters
-        dataset, generations = self._dataset, None
+        dataset, generations = self.dataset, None
         if self._grows:
             # A state without any has the name, too, as for the seed.
-            chosen = self.chosen or Chosen((self._dataset or "",), ())
+            chosen = self.chosen or Chosen((self.dataset or "",), ())
             dataset, generations = "+".join(chosen.caches), [list(pair) for pair in chosen.generations]
         return LoaderState(seed, self.epoch, self.consumed, length, name, parameters, sampler, dataset, generations)
 
@@ -203,11 +208,11 @@ class Progress:
         name = _name(order)
         if state.order != name:
             raise UsageError(f"the state was saved by a loader with order {state.order}, this one has {name}")
-        if state.dataset is not None and self._dataset is not None and state.dataset != self._dataset:
+        if state.dataset is not None and self.dataset is not None and state.dataset != self.dataset:
             raise UsageError(
                 "the state was saved with another dataset, whose rows are other samples or in another order: samples "
-                "would be repeated or left out. If it was changed since, open the version of that time: "
-                "open_dataset(path, version=N); `packtrain log` shows all of them"
+                "would be repeated or left out. A state continues on the dataset that it was saved with, or on a later "
+                "version of it, as long as its own was not dropped; `packtrain log PATH` shows the versions"
             )
         if state.sampler is None:
             if state.length != len(order):

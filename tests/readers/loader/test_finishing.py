@@ -125,13 +125,13 @@ def test_raw_records_are_still_copied_a_batch_at_a_time(raw: Path, monkeypatch: 
     expected = wanted(direct)
     with loader_of(direct) as loader:
         copied: list[bool] = []
-        copy = type(loader._maker.samples).copy
+        copy = type(loader._maker_for(loader.dataset).samples).copy
 
         def spy(*arguments: Any) -> bool:
             copied.append(copy(*arguments))
             return copied[-1]
 
-        monkeypatch.setattr(type(loader._maker.samples), "copy", spy)
+        monkeypatch.setattr(type(loader._maker_for(loader.dataset).samples), "copy", spy)
         assert_same(list(loader), expected)
     assert copied == [extension is not None] * 3
 

@@ -361,7 +361,7 @@ def test_a_field_is_optional_if_it_is_so_in_any_part() -> None:
     parts = [part(optional=number == 1) for number in range(3)]
     several: Any = part(optional=False)
     several._samples._stores = [part._samples.stores[0] for part in parts]
-    assert Loader(several, 4, num_workers=0)._maker.samples.schema["value"].optional
+    assert Loader(several, 4, num_workers=0)._maker_for(several).samples.schema["value"].optional
 
 
 def mover(library: str) -> Callable[[Any, torch.device], Any]:
