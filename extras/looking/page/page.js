@@ -73,6 +73,7 @@ function say(text) {
 async function show(place, row) {
   const mine = ++asked;
   const wanted = size();
+  const asksForRow = row !== undefined;
   const rows = [];
   let found = { next: place };
   let first = place;
@@ -93,11 +94,17 @@ async function show(place, row) {
     if (mine === asked) say(error.message);
     return;
   }
+  if (asksForRow && !rows.length) {
+    // There is no such row: the last ones are the nearest.
+    await show(Math.max(0, about.rows - wanted));
+    return;
+  }
   page = { place: first, next: found.next, rows };
   draw();
   const shown = rows.length ? `${count(rows[0].row)} to ${count(rows.at(-1).row)}` : "none";
   const all = about.rows === about.total ? count(about.rows) : `${count(about.rows)} of ${count(about.total)}`;
-  say(search ? `${count(rows.length)} found: rows ${shown}` : `${all} rows; here: ${shown}`);
+  const matches = rows.length ? `${count(rows.length)} found: rows ${shown}` : "Nothing found";
+  say(search ? matches : `${all} rows; here: ${shown}`);
   history.replaceState(null, "", `#${new URLSearchParams({ place: first, search })}`);
   scrollTo(0, 0);
 }
@@ -201,7 +208,7 @@ async function start() {
   byId("grid").classList.toggle("both", about.transform !== null);
   byId("find").addEventListener("submit", (event) => {
     event.preventDefault();
-    const row = byId("row").value.trim();
+    const row = byId("row").value.replace(/[\s,]/g, "");
     search = byId("search").value;
     trail = [];
     if (/^\d+$/.test(row)) {

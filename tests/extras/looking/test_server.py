@@ -307,6 +307,23 @@ class TestPage:
         assert page.run("document.getElementById('count').textContent") == "1 found: rows 17 to 17"
         assert page.said == []
 
+    @pytest.mark.parametrize(
+        ("field", "text", "said"),
+        [
+            ("row", "1,000,000", f"{COUNT} rows; here: {COUNT - 24} to {COUNT - 1}"),
+            ("row", "5 0", f"{COUNT} rows; here: 50 to {COUNT - 1}"),
+            ("search", "nothing is called so", "Nothing found"),
+        ],
+    )
+    def test_what_is_not_there_is_no_riddle(self, site: Site, page: Page, field: str, text: str, said: str) -> None:
+        page.look(1200, 800, "light")
+        page.open(site.address)
+        page.wait(LOADED)
+        page.run(f"document.getElementById('{field}').value = '{text}'")
+        page.run("document.getElementById('find').requestSubmit()")
+        page.wait(f"document.getElementById('count').textContent === '{said}'")
+        assert page.said == []
+
     def test_it_fits_a_phone(self, site: Site, page: Page) -> None:
         page.look(360, 740, "light")
         page.open(site.address)
