@@ -12,6 +12,7 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -120,14 +121,21 @@ def show(result: dict[str, Any]) -> None:
     )
 
 
-def make_dataset(folder: Path, records: int, shards: int) -> int:
-    """Writes the synthetic dataset; returns the size of its index in bytes."""
+def make_dataset(folder: Path, records: int, shards: int, images: Sequence[bytes] | None = None) -> int:
+    """Writes the synthetic dataset; returns the size of its index in bytes.
+
+    Args:
+        folder: Where to write it.
+        records: Number of records.
+        shards: Number of shards.
+        images: JPEGs of 500 x 375 pixels, of which each record is one; None: random bytes.
+    """
     random = np.random.default_rng(0)
-    data = random.integers(0, 256, (DISTINCT, RECORD_BYTES), np.uint8)
-    checksums = np.array([crc32c(record.data) for record in data], "<u4")
-    slot = random.integers(0, DISTINCT, records, np.int32)
-    infos = _write_shards(folder, data, records, shards)
-    columns = _write_index(folder / INDEX, slot, checksums, shards, random)
+    if images is None:
+        images = [record.tobytes() for record in random.integers(0, 256, (DISTINCT, RECORD_BYTES), np.uint8)]
+    slot = random.integers(0, len(images), records, np.int32)
+    infos = _write_shards(folder, b"".join(images), records, shards)
+    columns = _write_index(folder / INDEX, slot, images, shards, random)
     rejects = FileInfo("rejects.jsonl", 0, 0)
     (folder / rejects.name).touch()
     manifest = Manifest(
@@ -150,10 +158,10 @@ def make_dataset(folder: Path, records: int, shards: int) -> int:
     return sum(column.bytes for column in columns)
 
 
-def _write_shards(folder: Path, data: npt.NDArray[np.uint8], records: int, count: int) -> tuple[ShardInfo, ...]:
+def _write_shards(folder: Path, data: bytes, records: int, count: int) -> tuple[ShardInfo, ...]:
     first = folder / "synthetic-000000.tar"
-    first.write_bytes(data.data)
-    checksum = crc32c(data.data)
+    first.write_bytes(data)
+    checksum = crc32c(data)
     counts = np.bincount(np.arange(records) * count // records, minlength=count).tolist()
     shards = []
     for number, held in enumerate(counts):
@@ -161,22 +169,22 @@ def _write_shards(folder: Path, data: npt.NDArray[np.uint8], records: int, count
         if number:
             os.link(first, folder / name)
         sidecar = FileInfo(f"synthetic-{number:06d}.idx", 300_000 + number, number)
-        shards.append(ShardInfo(name, data.nbytes, checksum, held, (sidecar,)))
+        shards.append(ShardInfo(name, len(data), checksum, held, (sidecar,)))
     return tuple(shards)
 
 
 def _write_index(
-    folder: Path, slot: npt.NDArray[np.int32], checksums: npt.NDArray[Any], shards: int, random: np.random.Generator
+    folder: Path, slot: npt.NDArray[np.int32], images: Sequence[bytes], shards: int, random: np.random.Generator
 ) -> tuple[ColumnInfo, ...]:
     folder.mkdir()
-    records = len(slot)
+    records, lengths = len(slot), np.array([len(image) for image in images], "<i8")
     writer = IndexWriter(folder, records)
     place = random.permutation(records)
     writer.add("line", np.arange(records, dtype="<i8"))
     writer.add("shard", (place * shards // records).astype("<u4"))
-    writer.add("offset", slot.astype("<i8") * RECORD_BYTES)
-    writer.add("length", np.full(records, RECORD_BYTES, "<i8"))
-    writer.add("crc32c", checksums[slot])
+    writer.add("offset", (np.cumsum(lengths) - lengths)[slot])
+    writer.add("length", lengths[slot])
+    writer.add("crc32c", np.array([crc32c(image) for image in images], "<u4")[slot])
     writer.add("width", np.full(records, 500, "<i4"))
     writer.add("height", np.full(records, 375, "<i4"))
     writer.add("orientation", np.ones(records, "|u1"))

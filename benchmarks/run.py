@@ -34,6 +34,7 @@ BENCHMARKS: Final = (
     "webdataset",
     "indexing",
     "report",
+    "looking",
     "staging",
     "staging-store",
     "growing",
