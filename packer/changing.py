@@ -336,23 +336,24 @@ def _without_rows(folder: Path, chosen: dict[str, npt.NDArray[np.int64]], change
             f"{folder}: segment {min(missing)} has just been replaced by somebody else. Run the command again"
         )
     segments = [
-        segment
-        if segment.name not in chosen
-        else replace(segment, dropped=_dropped(folder, segment, chosen[segment.name]))
+        _without(folder, segment, chosen[segment.name]) if segment.name in chosen else segment
         for segment in newest.segments
     ]
-    return newest.after(change, [segment for segment in segments if segment.rows])
+    return newest.after(change, [segment for segment in segments if segment is not None])
 
 
-def _dropped(folder: Path, segment: Segment, rows: npt.NDArray[np.int64]) -> DroppedRows:
-    """Writes these rows of a segment, with those that were dropped before."""
+def _without(folder: Path, segment: Segment, rows: npt.NDArray[np.int64]) -> Segment | None:
+    """A segment without these rows and those that were dropped before; None if it has no others."""
     if segment.dropped is not None:
         rows = np.union1d(rows, dropped_rows(folder, segment.dropped, segment.records))
+    if len(rows) == segment.records:
+        return None
     name = random_name()
     header, values = npy_header("<i8", (len(rows),)), rows.astype("<i8").tobytes()
     make_folder(folder / DROPPED)
     write_file(folder / DROPPED / f"{name}.npy", [header, values], exclusive=True)
-    return DroppedRows(name, len(header) + len(values), crc32c(values, crc32c(header)), len(rows))
+    dropped = DroppedRows(name, len(header) + len(values), crc32c(values, crc32c(header)), len(rows))
+    return replace(segment, dropped=dropped)
 
 
 def options_like(folder: Path, version: Version) -> PackOptions:
