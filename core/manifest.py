@@ -399,7 +399,7 @@ def is_dataset(folder: Path) -> bool:
     # A folder of images may hold the manifest of another program.
     return folder.is_dir() and (
         any((folder / name).exists() for name in (PLAN, CACHE))
-        or ((folder / MANIFEST).exists() and (folder / INDEX).is_dir())
+        or ((folder / MANIFEST).exists() and any((folder / name).is_dir() for name in (INDEX, VERSIONS)))
     )
 
 

@@ -16,8 +16,8 @@ import numpy as np
 from packtrain._core.arguments import checks_names, instance, number, path_of, whole
 from packtrain._core.cores import available_cores
 from packtrain._core.errors import UsageError
-from packtrain._core.manifest import Manifest
 from packtrain._readers.dataset.image_dataset import open_dataset
+from packtrain._readers.dataset.stored_rows import StoredRows
 from packtrain._readers.loader import Loader, Weighted
 from packtrain._readers.loader.arguments import workers_of
 
@@ -289,7 +289,7 @@ class Bench:
     def __init__(self, path: str | os.PathLike[str], options: TuneOptions) -> None:
         self._options: Final = options
         transform = named_transform(options.transform).transform
-        if Manifest.load(path_of("path", path)).schema.image is None:
+        if StoredRows(path_of("path", path)).schema.image is None:
             raise UsageError(f"{os.fspath(path)} has no images, and tune measures nothing else")
         self._dataset: Final = open_dataset(path, transform)
         if not len(self._dataset):

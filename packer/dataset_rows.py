@@ -47,10 +47,7 @@ def dataset_rows(source: Path, out: Path, options: PackOptions) -> Iterator[tupl
         DatasetError: It is no sound dataset.
     """
     require_outside(source, out)
-    usual = PackOptions()
-    for name in _OF_LISTS:
-        if getattr(options, name) != getattr(usual, name):
-            raise UsageError(f"{source} is a dataset, which says what its rows are: leave out `{name}`")
+    require_own_columns(source, options)
     with RecordStore(source, io="pread") as store:
         yield (
             DatasetRows(store, options.store, options.where),
@@ -67,6 +64,18 @@ def require_outside(source: Path, out: Path) -> None:
     inside, around = Path(os.path.realpath(out)), Path(os.path.realpath(source))
     if inside == around or around in inside.parents:
         raise UsageError(f"{out} is the dataset that is to be read, or inside it: choose another folder")
+
+
+def require_own_columns(source: Path, options: PackOptions) -> None:
+    """Refuses options that say what a dataset itself says.
+
+    Raises:
+        UsageError: There is one.
+    """
+    usual = PackOptions()
+    for name in _OF_LISTS:
+        if getattr(options, name) != getattr(usual, name):
+            raise UsageError(f"{source} is a dataset, which says what its rows are: leave out `{name}`")
 
 
 class DatasetRows:
@@ -86,7 +95,7 @@ class DatasetRows:
         manifest, index = store.manifest, store.index
         self.labels = manifest.labels
         self.columns: Columns | None = None
-        self.fields: tuple[Field, ...] | None = tuple(_stored_by(field, options) for field in manifest.schema.fields)
+        self.fields: tuple[Field, ...] | None = tuple(stored_by(field, options) for field in manifest.schema.fields)
         self.name = dataset_name(manifest.name)
         self.classes = manifest.classes
         self.rejects = read_rejects(store.path, manifest)
@@ -131,7 +140,7 @@ class DatasetRows:
         return numbers
 
 
-def _stored_by(field: Field, options: StoreOptions | None) -> Field:
+def stored_by(field: Field, options: StoreOptions | None) -> Field:
     """The field as it becomes."""
     if options is None or field.store is None:
         return field

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from packtrain._core.arguments import checks_names, flag, function, path_of, whole
 from packtrain._core.errors import OutputConflict, UsageError
 from packtrain._core.manifest import FieldInfo
+from packtrain._core.options import StoreOptions
 from packtrain._core.schema import LABEL, Field, Schema
 from packtrain._core.sizes import byte_count
 from packtrain._core.version_schema import MergedSchema, part_schema, part_schemas
@@ -27,16 +28,18 @@ from packtrain._core.versions import (
     Segment,
     Version,
     layer_manifest,
+    load_version,
     newest_version,
     publish,
     segment_manifest,
 )
 from packtrain._readers.dataset.kept import KeptRows
+from packtrain._readers.dataset.stored_rows import StoredRows
 from packtrain._readers.dataset.versioned import SegmentStore, VersionLease
 
 from .changing import ChangeReport, options_like, part_name, segment_of, would_be, writing
-from .dataset_rows import StoredRecords
-from .listing import EncodedSample, ListedSample, Reject
+from .dataset_rows import StoredRecords, require_outside, require_own_columns, stored_by
+from .listing import EncodedSample, ListedSample, Reject, dataset_name
 from .lists.labels import stored_labels
 from .options import Columns, PackOptions
 from .output import Output
@@ -205,6 +208,29 @@ class _Part(NamedTuple):
     kept: KeptRows | None
 
 
+@contextmanager
+def version_rows(source: Path, out: Path, options: PackOptions) -> Iterator[tuple[JoinedRows, PackOptions]]:
+    """Gives the rows of the newest version of a dataset to be packed once more in `out`; see `dataset_rows`.
+
+    Raises:
+        UsageError: `out` lies in the dataset, the options do not fit it, or no row is as they say.
+        DatasetError: The dataset is damaged.
+    """
+    require_outside(source, out)
+    require_own_columns(source, options)
+    version = load_version(source)
+    chosen = None if options.where is None else StoredRows(source).where(options.where)
+    if chosen is not None and not len(chosen):
+        raise UsageError(f"where={options.where!r}: no row of {source} is like this, and a dataset needs one")
+    lease = VersionLease(source, version.number)
+    try:
+        rows = JoinedRows(source, version.segments, lease, options.store, chosen)
+        usual = segment_manifest(source, version.segments[0]).format
+        yield rows, replace(options, format=options.format or usual)
+    finally:
+        lease.close()
+
+
 class JoinedRows:
     """The rows of segments that follow each other, as a `Listing`. Lines of a single one stay; others are counted.
 
@@ -212,12 +238,22 @@ class JoinedRows:
         folder: The dataset.
         run: The segments.
         lease: A lease on a version that names them; None in a dry run.
+        store: How images are to be stored; None: as they are.
+        chosen: Which of the rows there are, ascending, int64 [rows]; None: all.
 
     Raises:
+        UsageError: The images are pixels, and are to be stored as files.
         DatasetError: A segment is damaged.
     """
 
-    def __init__(self, folder: Path, run: Sequence[Segment], lease: VersionLease | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        run: Sequence[Segment],
+        lease: VersionLease | None,
+        store: StoreOptions | None = None,
+        chosen: npt.NDArray[np.int64] | None = None,
+    ) -> None:
         merged = MergedSchema.of([part_schema(folder, segment) for segment in run])
         names = Field.__dataclass_fields__
         fields = tuple(Field(**{name: getattr(field, name) for name in names}) for field in merged.fields)
@@ -231,22 +267,25 @@ class JoinedRows:
         ]
         self.labels, self.classes = merged.labels, merged.classes
         self.columns: Columns | None = None
-        self.fields: tuple[Field, ...] | None = fields
-        self.name = parts[0].store.manifest.name
+        self.fields: tuple[Field, ...] | None = tuple(stored_by(field, store) for field in fields)
+        self.name = dataset_name(parts[0].store.manifest.name)
         self.rejects: list[Reject] = []
-        self.lines, self.duplicates = sum(segment.rows for segment in run), 0
-        self.advice = ""
-        self.sha256 = hashlib.sha256(repr(run).encode()).hexdigest()
+        self._chosen = chosen
+        self.lines, self.duplicates = sum(segment.rows for segment in run) if chosen is None else len(chosen), 0
+        self.advice = "Choose another store mode or another size"
+        digest = repr(run) if chosen is None else f"{run!r} {hashlib.sha256(chosen.tobytes()).hexdigest()}"
+        self.sha256 = hashlib.sha256(digest.encode()).hexdigest()
         self.source = JoinedRecords(parts, [segment.rows for segment in run])
         for part in parts:
             part.store.index.check_all()
 
     def __len__(self) -> int:
         """Number of rows."""
-        return self.source.starts[-1]
+        return self.source.starts[-1] if self._chosen is None else len(self._chosen)
 
     def entries(self, ordinals: npt.NDArray[np.int64]) -> tuple[ListedSample, ...]:
         """Returns the rows with these numbers."""
+        ordinals = self._of_all(ordinals)
         numbers = np.searchsorted(self.source.starts, ordinals, side="right") - 1
         samples = dict[int, ListedSample]()
         for number in np.unique(numbers).tolist():
@@ -254,18 +293,21 @@ class JoinedRows:
             store, rows = self.source.located(number, chosen)
             values = np.empty(0) if self.labels.kind == "none" else store.column(LABEL, rows)
             labels = stored_labels(self.labels, values, np.arange(len(rows)))
-            lines = self.line_numbers(chosen).tolist()
+            lines = self.source.line_numbers(chosen).tolist()
             found = map(ListedSample, lines, store.filenames(rows), labels)
             samples |= dict(zip(chosen.tolist(), found, strict=True))
         return tuple(samples[ordinal] for ordinal in ordinals.tolist())
 
     def line_numbers(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Returns the lines, int64 [n], of these rows [n]."""
-        return self.source.line_numbers(ordinals)
+        return self.source.line_numbers(self._of_all(ordinals))
+
+    def _of_all(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return ordinals if self._chosen is None else self._chosen[ordinals]
 
 
 class JoinedRecords:
-    """The records of segments that follow each other, as a `Source`. They are copied, and compared with checksums.
+    """The records of segments that follow each other, as a `Source`; see `StoredRecords`.
 
     Args:
         parts: The segments.
@@ -301,8 +343,8 @@ class JoinedRecords:
         return number, int(self.located(number, np.array([sample.line]))[1][0])
 
     def encoder(self, schema: Schema) -> str | None:
-        """See `Source`. Nothing decides the bytes of what is copied."""
-        return None
+        """See `Source`."""
+        return next(filter(None, (records.encoder(schema) for records in self._records)), None)
 
     def reading(
         self, samples: Sequence[ListedSample], *, content: bool = True
@@ -312,7 +354,7 @@ class JoinedRecords:
 
     def keeps_sizes(self, schema: Schema) -> bool:
         """See `Source`."""
-        return True
+        return all(records.keeps_sizes(schema) for records in self._records)
 
     def size(self, schema: Schema, sample: ListedSample) -> int:
         """See `Source`."""

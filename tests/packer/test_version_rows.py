@@ -1,0 +1,100 @@
+"""Laws of packing a dataset that was changed: the new one has the rows of its newest version."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers.support import encoded, image_set, packed, picture
+
+from packtrain import (
+    FieldColumn,
+    ImageDataset,
+    PackOptions,
+    StoreOptions,
+    TuneOptions,
+    add_field,
+    append,
+    drop_rows,
+    open_dataset,
+    pack,
+    pack_status,
+    tune,
+    verify,
+)
+from packtrain.errors import UsageError
+
+FIELDS = ("image", "label", "caption")
+
+
+@pytest.fixture
+def changed(tmp_path: Path) -> Path:
+    """Two segments, rows of both dropped, and a caption for all."""
+    out = packed(image_set(tmp_path, 9), tmp_path / "out", "tar")
+    lines = []
+    for number in range(4):
+        (tmp_path / f"more {number}.jpg").write_bytes(encoded(picture(50 + number, 31, 22)))
+        lines.append(f"more {number}.jpg {number % 2}\n")
+    (tmp_path / "more.txt").write_text("".join(lines))
+    append(out, tmp_path / "more.txt")
+    paths = [f"image {number}.jpg" for number in range(9)] + [f"more {number}.jpg" for number in range(4)]
+    (tmp_path / "captions.csv").write_text("path,caption\n" + "".join(f"{path},about {path}\n" for path in paths))
+    add_field(out, tmp_path / "captions.csv", [FieldColumn("caption", "text", "caption", by_path=False)])
+    drop_rows(out, [0, 4, 11])
+    return out
+
+
+def content(dataset: ImageDataset) -> list[tuple[object, ...]]:
+    return [
+        (bytes(dataset.record(row)), dataset.label(row), dataset.filename(row), dataset.value(row, "caption"))
+        for row in range(len(dataset))
+    ]
+
+
+@pytest.mark.parametrize("seed", [0, None])
+def test_a_changed_dataset_is_packed_row_for_row(changed: Path, tmp_path: Path, seed: int | None) -> None:
+    report = pack(changed, tmp_path / "again", PackOptions(format="lmdb", shard_size=4096, seed=seed), num_workers=2)
+    assert report.records == 10
+    found, expected = (open_dataset(path, fields=FIELDS) for path in (tmp_path / "again", changed))
+    assert content(found) == content(expected)
+    assert verify(tmp_path / "again", decode_images=True).problems == ()
+    assert pack(changed, tmp_path / "again", PackOptions(format="lmdb", shard_size=4096, seed=seed)).complete_before
+    assert pack_status(tmp_path / "again").complete
+
+
+def test_rows_that_are_chosen(changed: Path, tmp_path: Path) -> None:
+    pytest.importorskip("polars")
+    where = "label = 1 and width < 50 or path like 'more%'"
+    pack(changed, tmp_path / "some", PackOptions(where=where))
+    expected = open_dataset(changed, fields=FIELDS).where(where)
+    assert 0 < len(expected) < 10
+    assert content(open_dataset(tmp_path / "some", fields=FIELDS)) == content(expected)
+    with pytest.raises(UsageError, match="no row of"):
+        pack(changed, tmp_path / "none", PackOptions(where="width > 9000"))
+
+
+def test_images_become_pixels(changed: Path, tmp_path: Path) -> None:
+    pack(changed, tmp_path / "raw", PackOptions(store=StoreOptions(store="raw")))
+    found, expected = open_dataset(tmp_path / "raw", fields=FIELDS), open_dataset(changed, fields=FIELDS)
+    assert [found[row][0].tobytes() for row in range(10)] == [expected[row][0].tobytes() for row in range(10)]
+
+
+def test_one_is_appended_to_another(changed: Path, tmp_path: Path) -> None:
+    pytest.importorskip("polars")
+    out = tmp_path / "sum"
+    pack(changed, out, PackOptions(where="row < 4"))
+    assert append(out, changed).records == 14
+    expected = content(open_dataset(changed, fields=FIELDS))
+    assert content(open_dataset(out, fields=FIELDS)) == expected[:4] + expected
+
+
+def test_what_cannot_be_packed_is_refused(changed: Path) -> None:
+    with pytest.raises(UsageError, match="or inside it"):
+        pack(changed, changed / "inside")
+    with pytest.raises(UsageError, match="leave out `classes`"):
+        pack(changed, changed.parent / "other", PackOptions(classes=("a", "b")))
+
+
+def test_tune_reads_a_version(changed: Path) -> None:
+    options = TuneOptions(batch_size=2, seconds=1, max_workers=0, transform="center8")
+    assert tune(changed, options).results
