@@ -285,7 +285,7 @@ def open_listing(
     if isinstance(source, Path) and is_dataset(source):
         # Slow: not on the way to the first record of a list.
         if has_versions(source):
-            from .joining import version_rows
+            from .version_rows import version_rows
 
             with version_rows(source, out, options) as (joined, options):
                 yield joined, options, 0
