@@ -130,7 +130,7 @@ def _field(column: str) -> str:
 
 
 def plain_sample(
-    sample: Mapping[str, Any], features: Features, columns: Columns, folder: Path | None = None
+    sample: Mapping[str, Any], features: Features, columns: Columns, folder: Path | None = None, *, named: bool = False
 ) -> dict[str, Any]:
     """A sample whose images are bytes, and whose arrays have the types of their columns.
 
@@ -138,6 +138,7 @@ def plain_sample(
         sample: What there is of it, by column.
         features: What its columns are.
         columns: Which of them hold what.
+        named: True for the name of its class in place of a label, if the column has names.
         folder: Where files must lie that it names; None for anywhere.
 
     Raises:
@@ -160,7 +161,17 @@ def plain_sample(
             f"column {label!r} is {_NO_LABEL}, by which `datasets` says that a row has no label. To pack without "
             f"labels, name the other columns, as in --image {columns.image}"
         )
+    if named and label is not None and label in features.classes:
+        values[label] = _class_name(values.get(label), features.classes[label])
     return values
+
+
+def _class_name(label: Any, names: Sequence[str]) -> Any:
+    if label is None:
+        return None
+    if not 0 <= label < len(names):
+        raise Refused(f"label {label} is outside the {len(names)} class names, whose labels are 0 to {len(names) - 1}")
+    return names[label]
 
 
 def _image(column: str, value: Any, folder: Path | None) -> Any:

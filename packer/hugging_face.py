@@ -28,9 +28,11 @@ class LibrarySamples:
 
     Attributes:
         columns: The columns of samples, which the caller sets before it asks for any.
+        named: True for names of classes in place of labels, where a column has names.
     """
 
     columns: Columns
+    named: bool = False
 
     def __init__(self, dataset: Any, asked: Columns | None = None) -> None:
         from datasets import Image
@@ -45,7 +47,7 @@ class LibrarySamples:
         return len(self._dataset)
 
     def __getitem__(self, row: int) -> dict[str, Any]:
-        return plain_sample(self._dataset[row], self.features, self.columns)
+        return plain_sample(self._dataset[row], self.features, self.columns, named=self.named)
 
     def missing(self) -> frozenset[str]:
         """The columns in which a value may be missing."""
@@ -93,6 +95,8 @@ def hugging_face_samples(
         on_warning(f"columns are left out, because values of their types cannot be stored: {held}")
     found.columns = columns = options.columns or features.columns(found.missing())
     classes, label = options.classes, columns.label
+    # The numbers of labels are those of the file's own names, and other names may stand in another order.
+    found.named = classes is not None
     if classes is None and label is not None:
         classes = features.classes.get(label)
         if features.is_named(label):

@@ -151,6 +151,7 @@ class ParquetSamples(Rows):
 
     Attributes:
         columns: The columns of samples, which the caller sets before it asks for any.
+        named: True for names of classes in place of labels, where a column has names.
 
     Raises:
         MissingDependency: pyarrow is not installed.
@@ -158,6 +159,7 @@ class ParquetSamples(Rows):
     """
 
     columns: Columns
+    named: bool = False
 
     def __init__(self, files: Sequence[ParquetFile], asked: Columns | None = None) -> None:
         self._files: Final = tuple(files)
@@ -244,7 +246,7 @@ class ParquetSamples(Rows):
     def _sample(self, number: int, batch: _Batch, place: int) -> dict[str, Any]:
         sample = {name: batch.value(name, place) for name in batch.columns}
         folder = self._files[self._groups[number].file].path.parent
-        return plain_sample(sample, self.features, self.columns, folder)
+        return plain_sample(sample, self.features, self.columns, folder, named=self.named)
 
     def _column(self, batch: Any, name: str) -> Any:
         column = batch.column(name)

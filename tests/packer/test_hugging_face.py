@@ -12,11 +12,20 @@ import pytest
 from helpers.parquet import COUNT, NAMES, images, written
 from helpers.support import packed, require_module
 
-from packtrain import Columns, PackOptions, StoreOptions, open_dataset, pack
+from packtrain import Columns, PackOptions, StoreOptions, append, open_dataset, pack
 from packtrain._core.manifest import Manifest
 from packtrain.errors import ListError, PackError, UsageError
 
 VERBATIM = StoreOptions("verbatim")
+
+
+def loaded(source: Path, tmp_path: Path) -> Any:
+    """What the library makes of a folder of Parquet files."""
+    require_module("datasets")
+    import datasets
+
+    files = [str(path) for path in sorted(source.glob("*"))]
+    return datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=str(tmp_path / "cache"))
 
 
 def stored(out: Path) -> list[tuple[bytes, int]]:
@@ -195,11 +204,7 @@ def test_labels_that_are_texts_are_names_of_classes(tmp_path: Path, library: boo
     names = ["tench", "ray", "pike"]
     source: Any = written(tmp_path / "hub", described=False, label=[names[row % 3] for row in range(COUNT)])
     if library:
-        require_module("datasets")
-        import datasets
-
-        files = [str(path) for path in sorted(source.glob("*"))]
-        source = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=str(tmp_path / "cache"))
+        source = loaded(source, tmp_path)
     pack(source, tmp_path / "out", PackOptions(store=VERBATIM, columns=Columns("picture", "label"), seed=None))
     assert open_dataset(tmp_path / "out").classes == ("pike", "ray", "tench")
     assert stored(tmp_path / "out") == [(data, (2, 1, 0)[row % 3]) for row, data in enumerate(images())]
@@ -225,6 +230,30 @@ def test_files_whose_labels_mean_other_classes_are_not_mixed(tmp_path: Path) -> 
         ListError, match=r"part-1\.parquet has other class names than .*part-0\.parquet in column 'fish'"
     ):
         pack(source, tmp_path / "out")
+
+
+@pytest.mark.parametrize("library", [False, True])
+def test_labels_go_by_the_names_of_their_classes_where_names_are_given(tmp_path: Path, library: bool) -> None:
+    source: Any = written(tmp_path / "hub")
+    if library:
+        source = loaded(source, tmp_path)
+    names = ("Zoë", "pike", "tench", "goldfish")
+    pack(source, tmp_path / "out", PackOptions(classes=names))
+    dataset = open_dataset(tmp_path / "out")
+    assert dataset.classes == names
+    assert [names[int(dataset.label(row))] for row in range(COUNT)] == [NAMES[row % 3] for row in range(COUNT)]
+    with pytest.raises(PackError, match=r"class 'goldfish' is not among the 2 class names"):
+        pack(source, tmp_path / "fewer", PackOptions(classes=("Zoë", "tench")))
+
+
+def test_what_is_appended_goes_by_the_names_of_classes(tmp_path: Path) -> None:
+    pack(written(tmp_path / "hub"), tmp_path / "out")
+    other = ("goldfish", "Zoë", "tench")
+    append(tmp_path / "out", written(tmp_path / "other", names=other))
+    dataset = open_dataset(tmp_path / "out")
+    assert [NAMES[int(dataset.label(row))] for row in range(2 * COUNT)] == [
+        names[row % 3] for names in (NAMES, other) for row in range(COUNT)
+    ]
 
 
 def test_files_whose_columns_have_other_types_are_not_mixed(tmp_path: Path) -> None:
