@@ -28,7 +28,7 @@ def column_options(command: F) -> F:
     options = [
         click.option("--image", metavar="COL", help="Column of a list with a header: paths of the images."),
         click.option("--label", metavar="COL", help="Column of the labels."),
-        *map(_kind_option, KINDS.values()),
+        *[_kind_option(kind) for kind in KINDS.values() if not kind.indexed],
         *_array_options(),
         click.option(
             "--mask-classes", metavar="NAME=FILE", multiple=True, help="File of the names of a mask's values."
@@ -40,7 +40,7 @@ def column_options(command: F) -> F:
 
 def added_field_options(command: F) -> F:
     """Adds those of the options that say which columns can be added to a dataset, for `columns_of`."""
-    kinds = [KINDS[name] for name in ("text", "json", "array", "bytes")]
+    kinds = [KINDS[name] for name in ("text", "json", "array", "bytes", "number", "string")]
     return _with([*map(_kind_option, kinds), *_array_options()], command)
 
 
@@ -57,7 +57,7 @@ def _kind_option(kind: Kind) -> Callable[[F], F]:
 def _array_options() -> list[Callable[[F], F]]:
     return [
         click.option("--optional", metavar="NAME", multiple=True, help="A field that samples may lack."),
-        click.option("--dtype", metavar="NAME=TYPE", multiple=True, help="Type of an array's or a mask's values."),
+        click.option("--dtype", metavar="NAME=TYPE", multiple=True, help="Type of the values of a field."),
         click.option("--shape", metavar="NAME=SIZES", multiple=True, help="Shape of an array, such as N,4."),
     ]
 
@@ -86,8 +86,9 @@ def columns_of(
     for name in optional:
         _require_known("--optional", name, names)
     arrays = [name for kind, name, _, _ in named if kind == "array"]
+    numbers = [name for kind, name, _, _ in named if kind == "number"]
     classes = {name: Path(path) for name, path in _assigned("--mask-classes", mask_classes, masks, "mask=FILE")}
-    dtypes = dict(_assigned("--dtype", dtype, arrays + masks, "boxes=float32"))
+    dtypes = dict(_assigned("--dtype", dtype, arrays + masks + numbers, "boxes=float32"))
     shapes = {name: _shape(text) for name, text in _assigned("--shape", shape, arrays, "boxes=N,4")}
     if mask_store is not None and not masks:
         raise UsageError("--mask-store is for masks, but there is no --mask")
@@ -175,7 +176,7 @@ def _keyword(kind: Kind) -> str:
 
 
 def _form(kind: Kind) -> str:
-    return "[NAME=]COL" if kind.by_path else f"[NAME=]COL[{_BY_PATH}]"
+    return "[NAME=]COL" if kind.by_path or kind.indexed else f"[NAME=]COL[{_BY_PATH}]"
 
 
 def _help(kind: Kind) -> str:

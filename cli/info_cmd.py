@@ -67,6 +67,8 @@ def _field_facts(field: Field, found: FieldSummary) -> list[tuple[str, str]]:
     facts = [(field.name, _nature(field))]
     if found.record_bytes is not None:
         facts.append(("  record", _spread(found.record_bytes, "bytes")))
+    if found.smallest is not None:
+        facts.append(("  value", f"{found.smallest} to {found.largest}"))
     if found.width is not None and found.height is not None:
         facts += [
             ("  width", _spread(found.width, "pixels")),

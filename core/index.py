@@ -266,6 +266,21 @@ class Columns:
         for block in range(len(self._blocks)):
             self.check(block * ROWS_PER_BLOCK)
 
+    def check_offsets(self) -> None:
+        """Checks the offsets of all texts.
+
+        Raises:
+            CorruptFile: They do not ascend, or are outside.
+        """
+        for name in [name for name in self._arrays if name.endswith(_OFFSETS)]:
+            offsets, size = self[name], len(self[name.removesuffix(_OFFSETS) + _BYTES])
+            ascending = all(
+                (np.diff(offsets[start : start + _ROWS_AT_ONCE + 1]) >= 0).all()
+                for start in range(0, self._rows, _ROWS_AT_ONCE)
+            )
+            if not ascending or offsets[0] < 0 or offsets[-1] > size:
+                raise _damaged(self._file(name), f"its offsets do not ascend from 0 to {size}")
+
     def text(self, name: str, row: int) -> str:
         """Returns entry `row` of a text column. Bytes that are not UTF-8 become surrogate escapes (`os.fsdecode`)."""
         self.check(row)
@@ -397,7 +412,10 @@ class Index(Columns):
         if name not in self._opened:
             dtypes = {column.removeprefix(field.prefix): dtype for column, dtype in field.columns().items()}
             described = self._described.get(field.prefix, [])
-            self._opened[name] = Columns(self._folder, described, self._rows, dtypes, field.prefix)
+            opened = Columns(self._folder, described, self._rows, dtypes, field.prefix)
+            if field.text_column is not None:
+                opened.require(field.text_column.removeprefix(field.prefix) + _OFFSETS)
+            self._opened[name] = opened
         return self._opened[name]
 
     def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -430,20 +448,15 @@ class Index(Columns):
         """
         for name in self._fields:
             self.field(name).check_all()
+            if name != IMAGE:
+                self.field(name).check_offsets()
         self.check_all()
         seen = np.zeros(self._rows, bool)
         for start in range(0, self._rows, _ROWS_AT_ONCE):
             seen[self._inside(self["by_place"][start : start + _ROWS_AT_ONCE])] = True
         if not seen.all():
             raise _damaged(self._file("by_place"), "it names a row twice")
-        for name in [name for name in self._arrays if name.endswith(_OFFSETS)]:
-            offsets, size = self[name], len(self[name.removesuffix(_OFFSETS) + _BYTES])
-            ascending = all(
-                (np.diff(offsets[start : start + _ROWS_AT_ONCE + 1]) >= 0).all()
-                for start in range(0, self._rows, _ROWS_AT_ONCE)
-            )
-            if not ascending or offsets[0] < 0 or offsets[-1] > size:
-                raise _damaged(self._file(name), f"its offsets do not ascend from 0 to {size}")
+        self.check_offsets()
 
     def _inside(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         if len(rows) and not (rows.min() >= 0 and rows.max() < self._rows):

@@ -22,11 +22,13 @@ class Kind:
         help: What such columns hold, for the command line.
         extension: Extension of a record's file name, without the dot; None if it depends on the record.
         columns: What columns of a typed table may hold, apart from paths: ``"strings"``, ``"binary values"``,
-            ``"numbers"`` (and lists of them) or ``"structs"`` (and whatever else JSON can hold).
-        written: How the cell of a table writes a value: ``"text"``, ``"json"``, or ``"numbers"``, JSON with NaN.
+            ``"single numbers"``, ``"numbers"`` (and lists of them) or ``"structs"`` (and whatever else JSON can hold).
+        written: How the cell of a table writes a value: ``"text"``, ``"json"``, ``"numbers"``, JSON with NaN, or
+            ``"number"``, a single one.
         by_path: True if the cells of texts are always paths, because no text holds such a value.
         may_be_empty: True if an empty file is a value.
         sent: How a batch of its values travels from a worker: ``"text"``, ``"json"``, ``"bytes"``; None for arrays.
+        indexed: True if its values are columns of the index, and it has no records.
     """
 
     name: str
@@ -38,11 +40,14 @@ class Kind:
     by_path: bool = False
     may_be_empty: bool = False
     sent: str | None = None
+    indexed: bool = False
 
 
 _TEXTS: Final = "Texts, or paths of text files."
 _JSON: Final = "JSON, or paths of JSON files."
 _ARRAYS: Final = "Lists of numbers, or paths of .npy files."
+_NUMBERS: Final = "Whole numbers, fractions, or true and false, to select samples by."
+_STRINGS: Final = "Short texts, to select samples by."
 _FILES: Final = "Paths of other files, or binary values of Parquet."
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
     {
@@ -54,6 +59,8 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
             Kind("json", "json-field", _JSON, "json", ("strings", "structs"), written="json", sent="json"),
             Kind("array", "array", _ARRAYS, columns=("strings", "numbers"), written="numbers"),
             Kind("bytes", "bytes", _FILES, "bin", ("binary values",), by_path=True, may_be_empty=True, sent="bytes"),
+            Kind("number", "number", _NUMBERS, columns=("single numbers",), written="number", indexed=True),
+            Kind("string", "string", _STRINGS, columns=("strings",), may_be_empty=True, sent="text", indexed=True),
         )
     }
 )

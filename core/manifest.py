@@ -19,7 +19,9 @@ from .schema import Field, Schema, image_field
 from .typed import MOST, Between, Form, OneOf, Spelled
 
 VERSION: Final = 2
-"""The newest version of plan and manifest. Datasets of an image and a label are still written as version 1."""
+"""The version of plan and manifest of any fields with records. Those of an image and a label are still version 1."""
+NEWEST: Final = 3
+"""The newest version: there are fields that lie in the index, or it is the manifest of a dataset of versions."""
 MANIFEST: Final = "manifest.json"
 PLAN: Final = "plan.json"
 REJECTS: Final = "rejects.jsonl"
@@ -198,7 +200,7 @@ class Manifest:
     @property
     def version(self) -> int:
         """Version of the document: 1 if that can say everything."""
-        return 1 if self.schema.plain and self.base is None else VERSION
+        return document_version(self.schema, plain=self.base is None)
 
     def dump(self) -> bytes:
         """The bytes of manifest.json."""
@@ -221,17 +223,9 @@ class Manifest:
         """
         path = folder / MANIFEST
         try:
-            body = load_document(path, newest=VERSION)
+            body = load_document(path, newest=NEWEST)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotADataset(why_no_dataset(folder), file=MANIFEST) from error
-        except UnsupportedVersion as error:
-            if not (folder / VERSIONS).is_dir():
-                raise
-            raise UnsupportedVersion(
-                f"{folder} has versions, which `packtrain log {shlex.quote(os.fspath(folder))}` shows; this does not "
-                "work on them yet. open_dataset reads them",
-                file=MANIFEST,
-            ) from error
         return cls._of(body, path)
 
     @classmethod
@@ -242,10 +236,17 @@ class Manifest:
             UnsupportedVersion: It was written by a newer packtrain.
             CorruptFile: It is damaged, or names files outside the dataset.
         """
-        return cls._of(read_document(data, path, newest=VERSION), path)
+        return cls._of(read_document(data, path, newest=NEWEST), path)
 
     @classmethod
     def _of(cls, body: dict[str, Any], path: Named) -> Self:
+        if body["version"] == NEWEST and "dataset" in body:
+            where = os.path.dirname(str(path))
+            raise UnsupportedVersion(
+                f"{where} has versions, which `packtrain log {shlex.quote(where)}` shows; this does not work on them "
+                "yet. open_dataset reads them",
+                file=MANIFEST,
+            )
         if body["version"] < 2:
             body = from_version_1(body, FieldInfo.of(image_field(StoreOptions())), base=None)
             if isinstance(shards := body.get("shards"), list):
@@ -253,6 +254,7 @@ class Manifest:
         manifest = parse_document(cls, body, path)
         try:
             manifest._check()
+            require_version(body["version"], manifest.schema)
         except (ValueError, UsageError) as error:
             raise CorruptFile(f"{path} is damaged: {error}", file=MANIFEST) from error
         return manifest
@@ -286,7 +288,10 @@ class Manifest:
             raise ValueError("more samples are without a field than can be")
         if self.base is not None and (not os.fsencode(self.base) or "\0" in self.base):
             raise ValueError("base is not a path")
-        if self.records + self.rejects != self.lines or sum(shard.records for shard in self.shards) != self.records:
+        in_shards = sum(shard.records for shard in self.shards)
+        if not self.shards and not self.schema.stored:
+            in_shards = self.records
+        if self.records + self.rejects != self.lines or in_shards != self.records:
             raise ValueError("the counts of records, rejects and lines do not add up")
 
     def shard_path(self, folder: Path, number: int) -> Path:
@@ -325,6 +330,23 @@ class Manifest:
     def bytes(self) -> int:
         """Size of all shards."""
         return sum(shard.bytes for shard in self.shards)
+
+
+def document_version(schema: Schema, *, plain: bool) -> int:
+    """Version of the plan or manifest of a dataset: 1, if it is `plain`, or 2 if these can say everything."""
+    if len(schema.stored) < len(schema.fields):
+        return NEWEST
+    return 1 if plain and schema.plain else VERSION
+
+
+def require_version(version: int, schema: Schema) -> None:
+    """Checks that a document of this version can have these fields.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    if version < NEWEST and len(schema.stored) < len(schema.fields):
+        raise ValueError(f"fields that lie in the index, in a document of version {version}")
 
 
 def from_version_1(body: dict[str, Any], image: Field, **absent: Any) -> dict[str, Any]:

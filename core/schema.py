@@ -10,7 +10,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Final
 
@@ -37,6 +37,8 @@ MASK_DTYPES: Final = {"|u1": "|u1", "<u2": "<i4"}
 MASK_ENCODINGS: Final = ("png", "raw")
 MOST_DIMENSIONS: Final = 8
 _NAME: Final = "[a-z][a-z0-9_]{0,63}"
+NUMBER_DTYPES: Final = ("<i8", "<f8", "|b1")
+MOST_STRING_BYTES: Final = 65_535
 _ARRAY_DTYPE: Final = "[|]b1|[|][iu]1|<[iu][248]|<f[248]|<c(8|16)"
 
 FieldName = Annotated[str, Form(_NAME, "a name of lower-case letters, digits and _ that begins with a letter")]
@@ -45,16 +47,16 @@ Side = Annotated[int, Between(0, MOST)]
 
 @dataclass(frozen=True)
 class Field:
-    """A named part of a sample, stored as one record per sample.
+    """A named part of a sample, stored as one record per sample, or in the index.
 
     Attributes:
         name: Its name, an attribute of samples and batches.
         kind: ``"image"``; ``"mask"``, a map of class indices, [height, width]; ``"text"`` in UTF-8; ``"json"``;
-            ``"array"``; or ``"bytes"``.
+            ``"array"``; ``"bytes"``; or, in the index, ``"number"`` or ``"string"``.
         optional: True if samples may be without it.
         store: How pixels are stored, for images; else None.
         encoding: How a mask is stored, ``"png"`` or ``"raw"``; else None.
-        dtype: numpy type string of an array's or a mask's values, little-endian; else None.
+        dtype: numpy type string of the values of an array, a mask or a number, little-endian; else None.
         shape: Shape of an array, C order, whose first size is None if it differs from sample to sample; else None.
         classes: Names of a mask's values, or None.
 
@@ -79,7 +81,7 @@ class Field:
         needed = {
             "store": self.kind == "image",
             "encoding": self.kind == "mask",
-            "dtype": self.kind in ("mask", "array"),
+            "dtype": self.kind in ("mask", "array", "number"),
             "shape": self.kind == "array",
         }
         for attribute, wanted in needed.items():
@@ -90,6 +92,8 @@ class Field:
             choice("dtype", self.dtype, MASK_DTYPES)
         elif self.classes is not None:
             raise UsageError(f"field {self.name}: {self.kind} has no classes")
+        if self.kind == "number":
+            choice("dtype", self.dtype, NUMBER_DTYPES)
         if self.kind == "array":
             check_array(self.name, self.dtype or "", self.shape or ())
 
@@ -103,8 +107,21 @@ class Field:
         """True if its records have a width and a height, and transforms move them."""
         return self.kind in ("image", "mask")
 
+    @property
+    def indexed(self) -> bool:
+        """True if its values lie in the index, and it has no records."""
+        return KINDS[self.kind].indexed
+
+    @property
+    def text_column(self) -> str | None:
+        """Its text column in the index; None if it has none."""
+        return f"{self.prefix}value" if self.kind == "string" else None
+
     def columns(self) -> dict[str, str]:
-        """Its columns in the index: name and numpy type string."""
+        """Its columns in the index, apart from that of texts: name and numpy type string."""
+        if self.indexed:
+            values = {} if self.dtype is None else {"value": self.dtype}
+            return {self.prefix + name: dtype for name, dtype in ({"valid": "|u1"} | values).items()}
         columns = {"offset": "<i8", "length": "<i8", "crc32c": "<u4"}
         if self.has_pixels:
             columns |= {"width": "<i4", "height": "<i4"}
@@ -154,6 +171,16 @@ class Schema:
     def others(self) -> tuple[Field, ...]:
         """The fields without the image."""
         return self.fields[1:] if self.image is not None else self.fields
+
+    @cached_property
+    def stored(self) -> tuple[Field, ...]:
+        """The fields that have records."""
+        return tuple(field for field in self.fields if not field.indexed)
+
+    @cached_property
+    def in_shards(self) -> Schema:
+        """The same without the fields that lie in the index; there must be another one."""
+        return replace(self, fields=self.stored)
 
     @property
     def plain(self) -> bool:

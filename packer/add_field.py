@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from packtrain._core.arguments import checks_names, flag, function, instance, pa
 from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import ListError, OutputConflict, UsageError
 from packtrain._core.index import Index
+from packtrain._core.kinds import KINDS as ALL_KINDS
 from packtrain._core.manifest import MANIFEST, Manifest
 from packtrain._core.opening import read_regular
 from packtrain._core.options import LabelSpec
@@ -38,6 +39,7 @@ from packtrain._core.versions import (
 from packtrain._readers.dataset.kept import dropped_rows
 
 from .changing import ChangeReport, begun, part_name, would_be, writing
+from .index_layer import IndexLayer, ListedValues, listed_values
 from .listing import ListedSample, Listing, Reject, Source
 from .lists.reader import read_list
 from .options import Columns, FieldColumn, PackOptions
@@ -47,7 +49,7 @@ from .pack_run import PackProgress
 from .plan import Plan
 from .planning import outline_plan, plan_shards, record_bytes, settled_fields
 
-KINDS: Final = ("text", "json", "array", "bytes")
+KINDS: Final = ("text", "json", "array", "bytes", "number", "string")
 """Kinds of fields that can be added. Those with pixels depend on how the image was stored."""
 _KEY: Final = "added_field_key"
 _NAMED: Final = 3
@@ -76,7 +78,8 @@ def add_field(
     Args:
         dataset: The folder of the dataset.
         source: A list with named columns: CSV, TSV, JSON lines or Parquet.
-        fields: The columns that hold the fields: texts, JSON, arrays or bytes. One that is `optional` may be missing.
+        fields: The columns that hold the fields: texts, JSON, arrays, bytes, numbers or strings. One that is `optional`
+            may be missing.
         key: Name of the column of the list that holds the paths.
         root: Folder that relative paths of values start from; None for the folder of the list.
         replace_existing: True to put fields in the place of those of the same name.
@@ -100,31 +103,40 @@ def add_field(
     columns = tuple(instance("fields", field, FieldColumn) for field in fields)
     newest = begun(folder, dry_run=flag("dry_run", dry_run))
     _require_addable(columns, newest, replaced=flag("replace_existing", replace_existing))
+    stored = tuple(column for column in columns if not ALL_KINDS[column.kind].indexed)
+    indexed = tuple(column for column in columns if column not in stored)
     table = read_list(
         listed,
         LabelSpec("none"),
-        columns=Columns(fields=(*columns, FieldColumn(_KEY, "text", key, by_path=False))),
+        columns=Columns(fields=(*stored, *indexed, FieldColumn(_KEY, "text", key, by_path=False))),
         root=None if root is None else path_of("root", root),
     )
     if table.rejects:
         first = table.rejects[0]
         raise ListError(f"{listed}: line {first.line}: {first.reason}")
-    options = PackOptions(columns=Columns(fields=columns), seed=None)
-    settled = settled_fields(table, replace(options, columns=table.columns))[: len(columns)]
-    options = replace(options, columns=Columns(fields=tuple(map(_as_settled, columns, settled))))
+    values = listed_values(table, indexed, len(stored), listed)
     matches = _matched(folder, newest, table, listed, optional=all(column.optional for column in columns))
-    planned = [_PlannedLayer.of(folder, each, table, matches[each.name], options) for each in newest.segments]
+    planned: list[_PlannedLayer | _IndexLayer] = []
+    if stored:
+        options = PackOptions(columns=Columns(fields=stored), seed=None)
+        settled = settled_fields(table, options)
+        options = replace(options, columns=Columns(fields=tuple(map(_as_settled, stored, settled))))
+        planned += [_PlannedLayer.of(folder, each, table, matches[each.name], options, key) for each in newest.segments]
+    if indexed:
+        planned += [
+            _IndexLayer.of(folder, each, table, matches[each.name], indexed, values, key) for each in newest.segments
+        ]
     if dry_run:
-        size = sum(record_bytes(layer.rows, layer.plan.schema) * len(layer.rows) for layer in planned)
+        size = sum(layer.bytes for layer in planned)
         return would_be(folder, newest, newest.records, *(f"{LAYERS}/{layer.name}" for layer in planned), bytes=size)
     names = ", ".join(column.name for column in columns)
     change = Change("add-field", f"added {names} from {listed.name}")
     with ExitStack() as stack:
-        layers = dict[str, Layer]()
+        layers: dict[str, list[Layer]] = {each.name: [] for each in newest.segments}
         for layer in planned:
             # They belong to this process until the version names them.
             stack.enter_context(writing(folder / LAYERS / layer.name))
-            layers[layer.segment.name] = layer.packed(folder, workers, on_progress)
+            layers[layer.segment.name].append(layer.packed(folder, workers, on_progress))
         version = publish(folder, partial(_with_layers, folder, layers, change))
     return ChangeReport(folder, version.number, version.records)
 
@@ -215,10 +227,10 @@ class LayerRows:
     """What a list says of the rows of a segment, as a `Listing`. Its lines are the rows.
 
     Args:
-        table: The list, whose last field is the key.
+        table: The list, whose first fields are those of the options.
         matches: Ordinal of the list's row for each row of the segment, -1 where there is none.
         options: Options with the fields.
-        digest: Names the segment, for the plan.
+        digest: Names the segment and the column of the keys, for the plan.
     """
 
     def __init__(self, table: Listing, matches: npt.NDArray[np.int64], options: PackOptions, digest: str) -> None:
@@ -248,8 +260,9 @@ class LayerRows:
         """What the list says of these rows."""
         wanted = self._matches[ordinals]
         found = iter(self._table.entries(wanted[wanted != _MISSING]))
+        count = len(self._nothing)
         return tuple(
-            ListedSample(row, "", None, self._nothing if match == _MISSING else next(found).cells[:-1])
+            ListedSample(row, "", None, self._nothing if match == _MISSING else next(found).cells[:count])
             for row, match in zip(ordinals.tolist(), wanted.tolist(), strict=True)
         )
 
@@ -282,6 +295,7 @@ class _PlannedLayer:
         table: Listing,
         matches: npt.NDArray[np.int64],
         options: PackOptions,
+        key: str,
     ) -> Self:
         """That of a segment of the dataset in `folder`; raises what `pack_listing` raises."""
         assert options.columns is not None, "a layer has fields"
@@ -289,13 +303,18 @@ class _PlannedLayer:
             optional = tuple(replace(column, optional=True) for column in options.columns.fields)
             options = replace(options, columns=Columns(fields=optional))
         options = replace(options, format=segment_manifest(folder, segment).format)
-        rows = LayerRows(table, matches, options, segment.manifest.sha256)
+        rows = LayerRows(table, matches, options, _digest(segment, key))
         return cls(segment, rows, options, plan_shards(outline_plan(rows, options), rows))
 
     @property
     def name(self) -> str:
         """Its name."""
         return part_name(self.plan)
+
+    @property
+    def bytes(self) -> int:
+        """About how many bytes its records take."""
+        return record_bytes(self.rows, self.plan.schema) * len(self.rows)
 
     def packed(self, folder: Path, workers: int, on_progress: Callable[[PackProgress], None] | None) -> Layer:
         """Packs it, its records in the order of the segment's."""
@@ -310,17 +329,68 @@ class _PlannedLayer:
             order=order,
             on_progress=on_progress,
         )
-        data = read_regular(place / MANIFEST, MOST_BYTES)
-        return Layer(self.name, ManifestInfo.of(data), Manifest.parse(data, place / MANIFEST).schema.names)
+        return _written(place)
 
 
-def _with_layers(folder: Path, layers: Mapping[str, Layer], change: Change, newest: Version) -> Version:
-    """The version that follows `newest`, with one more layer for each of these segments."""
+@dataclass(frozen=True)
+class _IndexLayer:
+    """The layer of a segment that has no records, before it is written.
+
+    Attributes:
+        segment: The segment.
+        layer: What it is to hold.
+    """
+
+    segment: Segment
+    layer: IndexLayer
+
+    bytes: ClassVar[int] = 0
+
+    @classmethod
+    def of(
+        cls,
+        folder: Path,
+        segment: Segment,
+        table: Listing,
+        matches: npt.NDArray[np.int64],
+        columns: Sequence[FieldColumn],
+        values: Sequence[ListedValues],
+        key: str,
+    ) -> Self:
+        """That of a segment of the dataset in `folder`."""
+        format = segment_manifest(folder, segment).format
+        return cls(segment, IndexLayer.of(table, columns, values, matches, format, _digest(segment, key)))
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return part_name(self.layer.plan)
+
+    def packed(self, folder: Path, workers: int, on_progress: Callable[[PackProgress], None] | None) -> Layer:
+        """Writes it."""
+        place = folder / LAYERS / self.name
+        self.layer.write(place, Index.of(self.segment.folder(folder), segment_manifest(folder, self.segment)))
+        return _written(place)
+
+
+def _digest(segment: Segment, key: str) -> str:
+    """Names a segment and the column of the keys: what a layer is made of besides the list."""
+    return segment.manifest.sha256 if key == "path" else f"{segment.manifest.sha256} {key}"
+
+
+def _written(place: Path) -> Layer:
+    """What a version says of a layer that has been written."""
+    data = read_regular(place / MANIFEST, MOST_BYTES)
+    return Layer(place.name, ManifestInfo.of(data), Manifest.parse(data, place / MANIFEST).schema.names)
+
+
+def _with_layers(folder: Path, layers: Mapping[str, Sequence[Layer]], change: Change, newest: Version) -> Version:
+    """The version that follows `newest`, with more layers for each of these segments."""
     if missing := layers.keys() - {segment.name for segment in newest.segments}:
         raise OutputConflict(
             f"{folder}: segment {min(missing)} has just been replaced by somebody else. Run the command again"
         )
-    segments = [_with_layer(each, layers[each.name]) if each.name in layers else each for each in newest.segments]
+    segments = [reduce(_with_layer, layers.get(each.name, ()), each) for each in newest.segments]
     merged = MergedSchema.of([part_schema(folder, segment) for segment in segments])
     return replace(newest.after(change, segments), fields=merged.fields, labels=merged.labels, classes=merged.classes)
 

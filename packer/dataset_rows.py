@@ -142,6 +142,11 @@ class DatasetRows:
 
 def stored_by(field: Field, options: StoreOptions | None) -> Field:
     """The field as it becomes."""
+    if field.indexed:
+        raise UsageError(
+            f"field {field.name}: a {field.kind} lies in the index, and cannot be written again yet: `pack`, `append` "
+            "and `compact` take datasets without such fields"
+        )
     if options is None or field.store is None:
         return field
     if field.store.store_mode.is_raw and options.keeps_pixels:
@@ -221,9 +226,9 @@ class StoredRecords:
         return _keeps(before, field.store)
 
     def _encode(self, field: Field, row: int, frame: Frame) -> Encoded | None:
-        records = self._store.field(field.name)
         if field.kind == "image":
             return self._image(field, row)[0]
+        records = self._store.records(field.name)
         if field.kind == "mask":
             return self._mask(field, records, row, frame)
         if field.kind == "array":
@@ -234,7 +239,7 @@ class StoredRecords:
 
     def _image(self, field: Field, row: int) -> tuple[Encoded | None, Frame]:
         """The record of an image, and what became of its frame."""
-        store, records = field.store, self._store.field(field.name)
+        store, records = field.store, self._store.records(field.name)
         assert store is not None, "an image has store options"
         record = records.read(row)
         if record is None:

@@ -12,7 +12,7 @@ from packtrain._core.errors import UsageError
 from packtrain._core.files import MiB
 from packtrain._core.kinds import KINDS
 from packtrain._core.options import FORMATS, LabelSpec, ResizeRule, StoreOptions
-from packtrain._core.schema import MASK_ENCODINGS, check_name
+from packtrain._core.schema import MASK_ENCODINGS, NUMBER_DTYPES, check_name
 from packtrain._core.sizes import byte_count
 from packtrain._core.store_modes import STORE_MODES
 from packtrain._storage.remote.urls import Url, place_of
@@ -30,15 +30,16 @@ class FieldColumn:
 
     Attributes:
         name: Name of the field.
-        kind: Its kind: ``"image"``, ``"mask"``, ``"text"``, ``"json"``, ``"array"`` or ``"bytes"``.
+        kind: Its kind: ``"image"``, ``"mask"``, ``"text"``, ``"json"``, ``"array"`` or ``"bytes"``; for `add_field`
+            also ``"number"`` or ``"string"``.
         column: Name of the column.
         by_path: True if the cells are paths of files that hold the values; always for images and masks. The files of an
             array field are ``.npy`` files. Binary cells of Parquet hold the values of a bytes field, whatever this is;
             and so does whatever is no text and no path in a sample from Python code.
         optional: True if samples may be without the field.
         encoding: How a mask is stored, ``"png"`` or ``"raw"``.
-        dtype: Type of an array's or a mask's values, such as ``"float32"``, which becomes numpy's type string; None to
-            find it from a sample.
+        dtype: Type of the values of an array or a mask, such as ``"float32"``, which becomes numpy's type string; None
+            to find it from a sample. Of a number int64, float64 or bool; None to find it from all rows.
         shape: Shape of an array; None to find it from a sample.
         classes: Names of a mask's values, or a file with one per line; None if there are no names.
 
@@ -67,10 +68,14 @@ class FieldColumn:
             raise UsageError(f"field {self.name}: the cells of {self.kind} columns are paths: give by_path=True")
         if self.kind != "mask" and (self.encoding != "png" or self.classes is not None):
             raise UsageError(f"field {self.name}: encoding and classes are for masks, not for {self.kind}")
-        if self.kind not in ("array", "mask") and self.dtype is not None:
-            raise UsageError(f"field {self.name}: dtype is for arrays and masks, not for {self.kind}")
+        if KINDS[self.kind].indexed and self.by_path:
+            raise UsageError(f"field {self.name}: the cells of {self.kind} columns are values, not paths")
+        if self.kind not in ("array", "mask", "number") and self.dtype is not None:
+            raise UsageError(f"field {self.name}: dtype is for arrays, masks and numbers, not for {self.kind}")
         if self.dtype is not None:
             object.__setattr__(self, "dtype", _little_endian(self.dtype))
+        if self.kind == "number" and self.dtype not in (None, *NUMBER_DTYPES):
+            raise unexpected("dtype", self.dtype, "int64, float64 or bool for a number")
         if self.kind != "array" and self.shape is not None:
             raise UsageError(f"field {self.name}: shape is for arrays, not for {self.kind}")
         if self.classes is not None:
@@ -178,6 +183,12 @@ class PackOptions:
         instance("labels", self.labels, LabelSpec, *_LABELS)
         if self.columns is not None:
             self._fit_labels(instance("columns", self.columns, Columns))
+            for column in self.columns.fields:
+                if KINDS[column.kind].indexed:
+                    raise UsageError(
+                        f"field {column.name}: a {column.kind} cannot be packed yet: pack without it, then add it with "
+                        "`packtrain add-field`"
+                    )
         if self.shard_size is not None:
             object.__setattr__(self, "shard_size", byte_count("shard_size", self.shard_size))
         if self.seed is not None:

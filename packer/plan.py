@@ -21,8 +21,8 @@ import numpy.typing as npt
 from packtrain._core.document import dump_document, load_document, parse_document
 from packtrain._core.errors import CorruptFile, OutputConflict, UsageError
 from packtrain._core.manifest import (
+    NEWEST,
     PLAN,
-    VERSION,
     Count,
     FileName,
     Format,
@@ -30,7 +30,9 @@ from packtrain._core.manifest import (
     Prefix,
     Sha256,
     as_version_1,
+    document_version,
     from_version_1,
+    require_version,
     shard_stem,
 )
 from packtrain._core.options import StoreOptions
@@ -114,7 +116,7 @@ class Plan:
     @property
     def version(self) -> int:
         """Version of the document: 1 if that can say everything."""
-        return 1 if self.schema.plain and self.columns is None else VERSION
+        return document_version(self.schema, plain=self.columns is None)
 
     def dump(self) -> bytes:
         """Returns the content of plan.json."""
@@ -133,7 +135,7 @@ class Plan:
             OutputConflict: The folder was not packed, but indexed.
         """
         path = folder / PLAN
-        body = load_document(path, newest=VERSION)
+        body = load_document(path, newest=NEWEST)
         if "made_by" in body:
             raise OutputConflict(f"{folder} holds an index of shards that lie elsewhere: choose another folder")
         plan = parse_document(
@@ -141,6 +143,7 @@ class Plan:
         )
         try:
             plan._check()
+            require_version(body["version"], plan.schema)
         except (ValueError, UsageError) as error:
             raise CorruptFile(f"{path} is damaged: {error}", file=PLAN) from error
         return plan
@@ -158,7 +161,7 @@ class Plan:
                     f"place {shard.first}"
                 )
             place += shard.count
-        if place != self.entries:
+        if place != self.entries and (self.shards or self.schema.stored):
             raise ValueError(f"its shards hold {place} of {self.entries} entries")
 
     @cached_property

@@ -68,7 +68,7 @@ class ShardContents:
         self._number = number
         self._info = manifest.shards[number]
         self._path = manifest.shard_path(folder, number)
-        self._manifest = manifest
+        self._manifest, self._schema = manifest, manifest.schema.in_shards
         # Imported here, once: every process that is forked has it.
         self._container = container(manifest.format)
         if decode and manifest.format == "tar":
@@ -76,10 +76,8 @@ class ShardContents:
         self._index = Index.of(folder, manifest)
         first = sum(shard.records for shard in manifest.shards[:number])
         self._rows = self._index.rows_at(np.arange(first, first + self._info.records))
-        self._fields = [
-            _FieldRecords(field, self._index.field(field.name), manifest) for field in manifest.schema.fields
-        ]
-        for field in manifest.schema.others:
+        self._fields = [_FieldRecords(field, self._index.field(field.name), manifest) for field in self._schema.fields]
+        for field in self._schema.others:
             self._index.field(field.name).check_rows(self._rows)
 
     def __len__(self) -> int:
@@ -113,7 +111,7 @@ class ShardContents:
     def check_container(self) -> Iterator[Problem]:
         """Compares what the container's own library finds with the index."""
         manifest, name = self._manifest, self._info.name
-        schema = manifest.schema
+        schema = self._schema
         found: dict[int, StoredSample] = {}
         try:
             for item in self._walk():
@@ -176,7 +174,7 @@ class ShardContents:
         """Compare the samples that webdataset reads from a sound tar shard, key by key and byte by byte."""
         if self._manifest.format != "tar":
             return
-        schema = self._manifest.schema
+        schema = self._schema
         field: Callable[[str], str | None] = partial(field_of, schema)
         keys = [f"{line:0{KEY_DIGITS}d}".encode() for line in self._index["line"][self._rows].tolist()]
         if self._info.link is not None:
@@ -209,7 +207,7 @@ class ShardContents:
     def _walk(self) -> Iterator[StoredSample]:
         """Yield the samples that the container's own library finds."""
         if self._info.link is None:
-            return self._container.walk(self._path, self._manifest.schema)
+            return self._container.walk(self._path, self._schema)
         lines = dict(zip(self._keys(), self._index["line"][self._rows].tolist(), strict=True))
         return walk_foreign(self._path, IndexPlan.load(self._folder).rules, lines, self._manifest.classes)
 
@@ -219,7 +217,7 @@ class ShardContents:
 
     def _columns(self, *names: str) -> Iterator[Iterator[tuple[int, ...]]]:
         """Yields, for each field, the values of these of its columns for each sample."""
-        for field in self._manifest.schema.names:
+        for field in self._schema.names:
             columns = self._index.field(field)
             yield zip(*(columns[name][self._rows].tolist() for name in names), strict=True)
 

@@ -24,6 +24,7 @@ from packtrain._core.opening import read_regular
 from packtrain._core.problems import reason
 from packtrain._core.typed import Mismatch, parse_json
 from packtrain._core.versions import has_versions
+from packtrain._readers.dataset.indexed import check_values
 from packtrain._storage.location import remote_base
 from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.remote.urls import Url, place_of
@@ -237,9 +238,15 @@ def _check_index(folder: Path, manifest: Manifest) -> list[Problem]:
     ]
     if not found:
         try:
-            Index.of(folder, manifest).check_content()
+            index = Index.of(folder, manifest)
+            index.check_content()
+            for field in manifest.schema.fields:
+                if field.indexed:
+                    check_values(field, index.field(field.name))
         except DatasetError as error:
             found.append(Problem(error.file or INDEX, str(error)))
+        except ValueError as error:
+            found.append(Problem(INDEX, str(error)))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,8 @@ from packtrain._codec.decode import raw_pixels
 from packtrain._codec.pillow import require_pillow
 from packtrain._core.kinds import KINDS
 from packtrain._core.npy import npy_header
+from packtrain._core.schema import Field
+from packtrain._readers.dataset.indexed import IndexedValues
 from packtrain._readers.dataset.records import FieldRecords
 
 from ..images import extension_of
@@ -31,17 +34,24 @@ class FieldFile(NamedTuple):
     extension: str
 
 
-def field_file(records: FieldRecords, row: int) -> FieldFile | None:
+def field_file(records: FieldRecords | IndexedValues, row: int) -> FieldFile | None:
     """A field of a row as a file; None if the row is without it.
 
     Images and masks that are stored as files are these files, byte for byte, coefficients become a JPEG, and pixels a
-    PNG. Arrays become ``.npy`` files.
+    PNG. Arrays become ``.npy`` files, numbers JSON (with NaN, as Python writes it), and strings texts.
 
     Raises:
         CorruptRecord: The record is damaged.
         MissingDependency: It takes Pillow, or the C extension.
     """
     field = records.field
+    if isinstance(records, IndexedValues):
+        found = records.value(row)
+        if found is None:
+            return None
+        if isinstance(found, str):
+            return FieldFile(found.encode(), "txt")
+        return FieldFile(json.dumps(found).encode(), "json")
     record = records.read(row)
     if record is None:
         return None
@@ -60,6 +70,13 @@ def field_file(records: FieldRecords, row: int) -> FieldFile | None:
     extension = KINDS[field.kind].extension
     assert extension is not None, "texts, JSON and bytes have an extension of their own"
     return FieldFile(record, extension)
+
+
+def value_in(field: Field, file: FieldFile) -> int | float | bool | str:
+    """The value of a number or a string in its file."""
+    text = str(file.data, "utf-8")
+    value: int | float | bool | str = text if field.kind == "string" else json.loads(text)
+    return value
 
 
 def _image(records: FieldRecords, row: int, record: memoryview) -> FieldFile:

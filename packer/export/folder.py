@@ -18,6 +18,7 @@ from packtrain._core.kinds import KINDS
 from packtrain._core.schema import IMAGE, LABEL, Field
 
 from ..lists.folder import TORCHVISION_SUFFIXES
+from .contents import value_in
 from .names import Names, class_folders
 from .target import CLASSES, ExportTask, PartProgress, Sample, Target, can_be_listed, words, write_lines
 
@@ -58,10 +59,10 @@ class FolderTarget(Target):
         for sample in task.samples(report):
             line: dict[str, Any] = {} if sample.label is None else {LABEL: sample.label}
             for field, file in zip(self.schema.fields, sample.files, strict=True):
-                name = None if file is None else _file_name(sample, field, file.extension)
-                line[field.name] = name
-                if file is None or name is None:
+                if file is None or field.indexed:
+                    line[field.name] = None if file is None else value_in(field, file)
                     continue
+                name = line[field.name] = _file_name(sample, field, file.extension)
                 path = self.out / name
                 if path.parent not in folders:
                     make_folder(path.parent)
@@ -120,11 +121,15 @@ class FolderTarget(Target):
 
     def _options(self, field: Field) -> list[object]:
         kind = KINDS[field.kind]
-        found: list[object] = [f"--{kind.option}", field.name if kind.by_path else f"{field.name}:path"]
+        if field.indexed:
+            found: list[object] = ["--array" if field.kind == "number" else "--text", field.name]
+        else:
+            found = [f"--{kind.option}", field.name if kind.by_path else f"{field.name}:path"]
         if field.dtype is not None:
             found += ["--dtype", f"{field.name}={np.dtype(field.dtype).name}"]
-        if field.shape is not None:
-            sizes = ",".join("N" if size is None else str(size) for size in field.shape)
+        shape = () if field.kind == "number" else field.shape
+        if shape is not None:
+            sizes = ",".join("N" if size is None else str(size) for size in shape)
             found += ["--shape", f"{field.name}={sizes or '()'}"]
         if can_be_listed(field.classes):
             found += ["--mask-classes", f"{field.name}={self.out / _mask_classes(field)}"]

@@ -16,7 +16,7 @@ from packtrain._core.files import MiB, fsync_file, publish, temporary_path
 from packtrain._core.schema import LABEL, Field
 
 from ..lists.parquet import require_pyarrow
-from .contents import FieldFile
+from .contents import FieldFile, value_in
 from .target import ExportTask, PartProgress, Sample, Target
 
 _GROUP_BYTES: Final = 32 * MiB
@@ -99,8 +99,10 @@ def _feature(field: Field) -> dict[str, Any]:
     match field.kind:
         case "image" | "mask":
             return {"_type": "Image"}
-        case "text" | "json":
+        case "text" | "json" | "string":
             return _value("string")
+        case "number":
+            return _value(np.dtype(field.dtype).name)
         case "array" if not _is_complex(field):
             feature = _value(np.dtype(field.dtype).name)
             for _ in field.shape or ():
@@ -114,8 +116,10 @@ def _type(pa: Any, field: Field) -> Any:
     match field.kind:
         case "image" | "mask":
             return pa.struct({"bytes": pa.binary(), "path": pa.string()})
-        case "text" | "json":
+        case "text" | "json" | "string":
             return pa.string()
+        case "number":
+            return pa.from_numpy_dtype(field.dtype)
         case "array" if not _is_complex(field):
             dtype = pa.from_numpy_dtype(field.dtype)
             for _ in field.shape or ():
@@ -130,6 +134,8 @@ def _cell(field: Field, file: FieldFile, name: str) -> Any:
             return {"bytes": bytes(file.data), "path": f"{name}.{file.extension}"}
         case "text" | "json":
             return str(file.data, "utf-8")
+        case "number" | "string":
+            return value_in(field, file)
         case "array" if not _is_complex(field):
             dtype, shape, start = parse_npy(memoryview(file.data), len(file.data))
             values = np.frombuffer(file.data, dtype, offset=start).reshape(shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from typing import Any, Final
@@ -10,12 +11,14 @@ from typing import Any, Final
 from packtrain._codec.values import decode_json
 from packtrain._core.kinds import KINDS
 from packtrain._core.options import LabelSpec
+from packtrain._core.schema import MOST_STRING_BYTES
 
 from ..listing import Cell
 from ..options import FieldColumn
 from .labels import BadLine, is_number
 
 _FILES: Final = (b".npy", b".npz", b".json")
+_FRACTION: Final = rb"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|inf(inity)?)"
 _NAMES: Final = {
     bool: "true or false",
     int: "a number",
@@ -61,7 +64,12 @@ def cell_in(field: FieldColumn, value: Any) -> Cell | None:
         return None if path is None else Cell(path, True)
     written = KINDS[field.kind].written
     if written == "text":
-        return Cell(_text(value), False)
+        text = _text(value)
+        if field.kind == "string" and len(text) > MOST_STRING_BYTES:
+            raise BadLine(f"the text has {len(text):,} bytes, and a string at most {MOST_STRING_BYTES:,}: take --text")
+        return Cell(text, False)
+    if written == "number":
+        return _number_cell(value)
     if isinstance(value, bytes):
         return _json_cell(value, written == "numbers")
     if written == "numbers":
@@ -141,6 +149,30 @@ def _json_cell(text: bytes, array: bool) -> Cell | None:
     if array:
         _require_values(value)
     return Cell(text, False)
+
+
+def _number_cell(value: Any) -> Cell | None:
+    """The cell of a single number, as JSON with NaN writes it."""
+    if isinstance(value, bytes):
+        word = value.strip()
+        if not word:
+            return None
+        lower = word.lower()
+        if lower in (b"true", b"false"):
+            return Cell(lower, False)
+        if re.fullmatch(rb"[+-]?\d+", word):
+            value = int(word)
+        elif re.fullmatch(_FRACTION, lower):
+            value = float(word)
+            if math.isinf(value) and b"inf" not in lower:
+                raise BadLine(f"{word.decode()} is beyond the numbers that float64 has")
+        else:
+            raise BadLine("expected a number, or true or false, found a text")
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise BadLine(f"{value} is beyond the whole numbers of 64 bits: write it as a fraction")
+    if not isinstance(value, int | float):
+        raise BadLine(f"expected a number, or true or false, found {kind_of(value)}")
+    return Cell(_dumped(value, nan=True), False)
 
 
 def _is_value(word: bytes) -> bool:

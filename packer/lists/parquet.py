@@ -207,6 +207,7 @@ _HOLDS: Final = {
     "strings": is_text,
     "binary values": lambda dtype: is_type(dtype, "binary", "large_binary"),
     "numbers": is_numeric,
+    "single numbers": lambda dtype: is_type(dtype, "integer", "floating", "boolean"),
     "structs": is_plain,
 }
 """Checks that a column of a type holds such values, or lists of them; see `Kind.columns`."""
@@ -220,6 +221,8 @@ def _value(scalar: Any, kind: str) -> Any:
     if not scalar.is_valid:
         return None
     value = scalar.as_py() if kind != "array" or is_text(scalar.type) else _array(scalar)
+    if isinstance(value, np.generic):
+        return value.item()
     if isinstance(value, bytes) and kind in _EITHER:
         return Cell(value, False)
     return value.encode() if isinstance(value, str) else value

@@ -165,6 +165,10 @@ class GenerationStore(Store):
         return ordered
 
     @override
+    def texts(self, field: str, rows: npt.NDArray[np.int64]) -> list[str]:
+        raise AssertionError("a growing cache has no field in its index")
+
+    @override
     def line(self, row: int) -> int:
         return self.generation.first_sample + self.checked_row(row)
 

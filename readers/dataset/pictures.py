@@ -113,6 +113,8 @@ def value_text(value: Any, kind: str) -> str:
     """Return a value without pixels as a text that is fit to be shown."""
     if value is None:
         return "(missing)"
+    if kind == "number":
+        return str(value)
     if kind == "array":
         array = np.asarray(value)
         form = "{:g}" if array.dtype.kind in "fc" else "{}"

@@ -151,6 +151,8 @@ def columns_of(store: Store) -> dict[str, Column]:
 
 def _columns_of_field(store: Store, field: Field) -> dict[str, Column]:
     name = field.name
+    if field.indexed:
+        return {name: Column(partial(_indexed, store, field))}
     reason = f"the content of {name} is not in the index: ask only `{name} is null` or `{name} is not null`"
     columns = {name: Column(partial(_values, store, field, None), reason)}
     for called, stored in {
@@ -162,6 +164,17 @@ def _columns_of_field(store: Store, field: Field) -> dict[str, Column]:
         if f"{field.prefix}{stored}" in field.columns():
             columns[f"{name}.{called}"] = Column(partial(_values, store, field, stored))
     return columns
+
+
+def _indexed(store: Store, field: Field, rows: Rows) -> polars.Series:
+    """The values of a number or a string, null in rows that are without it."""
+    pl = _engine()
+    present = store.column("valid", rows, field.name) == 1
+    if field.text_column is None:
+        series: polars.Series = pl.Series(store.column("value", rows, field.name))
+    else:
+        series = pl.Series(store.texts(field.name, rows), dtype=pl.String)
+    return series if present.all() else series.set(pl.Series(~present), None)
 
 
 def _values(store: Store, field: Field, column: str | None, rows: Rows) -> polars.Series:

@@ -27,6 +27,7 @@ from packtrain._storage.staging.locks import lease_on
 from packtrain._storage.streams.cutting import chunk_bounds, space_of
 
 from .chunked import ChunkedShards
+from .indexed import IndexedValues
 from .records import DatasetFaults, FieldRecords, counted, native
 from .shards import IO, DatasetShards, Shards
 from .sound import Check, Handover, SoundRows, starting_process
@@ -185,6 +186,14 @@ class Store(ABC):
         """
 
     @abstractmethod
+    def texts(self, field: str, rows: npt.NDArray[np.int64]) -> list[str]:
+        """The values of a string in rows of which none is negative; "" where missing, U+FFFD for what is no UTF-8.
+
+        Raises:
+            CorruptFile: The index is damaged there.
+        """
+
+    @abstractmethod
     def line(self, row: int) -> int:
         """The 0-based line of `row` in the list."""
 
@@ -312,7 +321,7 @@ class RecordStore(Store):
         )
         self._length = self.manifest.records
         self._labels = _labels(self.index) if self.manifest.labels.kind != "none" else None
-        self._fields: dict[str, FieldRecords] = {}
+        self._fields: dict[str, FieldRecords | IndexedValues] = {}
         self._sound = {} if handover is None else handover.of(manifest.columns)
 
     @override
@@ -341,7 +350,7 @@ class RecordStore(Store):
         self._shards.close_removed()
 
     @override
-    def field(self, name: str) -> FieldRecords:
+    def field(self, name: str) -> FieldRecords | IndexedValues:
         """The records of a field; its part of the index is opened when it is first asked for.
 
         Raises:
@@ -352,6 +361,8 @@ class RecordStore(Store):
         records = self._fields.get(name)
         if records is None:
             field, bare = self.schema[name], self.manifest.bare
+            if field.indexed:
+                return self._fields.setdefault(name, IndexedValues(field, self.index, self._faults))
             sound = self._sound.get(name)
             if sound is None and self.check == "first" and self.chunks is None:
                 sound = self._sound.setdefault(name, SoundRows(self._length))
@@ -361,6 +372,13 @@ class RecordStore(Store):
             # Another thread may have been faster.
             records = self._fields.setdefault(name, records)
         return records
+
+    def records(self, name: str) -> FieldRecords:
+        """The records of a field that has some; raises what `field` raises."""
+        found = self.field(name)
+        if not isinstance(found, FieldRecords):
+            raise UsageError(f"{self.name}: {name} lies in the index and has no records")
+        return found
 
     @override
     def record(self, row: int, field: str = IMAGE) -> memoryview:
@@ -428,6 +446,10 @@ class RecordStore(Store):
         return found
 
     @override
+    def texts(self, field: str, rows: npt.NDArray[np.int64]) -> list[str]:
+        return self.index.field(field).texts("value", rows)
+
+    @override
     def line(self, row: int) -> int:
         return int(self.index["line"][self.checked_row(row)])
 
@@ -466,7 +488,7 @@ class RecordStore(Store):
 
     def _space(self) -> Iterator[npt.NDArray[np.int64]]:
         """Yield how many bytes the records of each shard take up, in physical order."""
-        fields = [self.index.field(field.name) for field in self.schema.fields]
+        fields = [self.index.field(field.name) for field in self.schema.stored]
         start = 0
         for shard in self.manifest.shards:
             rows = self.index.rows_at(np.arange(start, start + shard.records))
@@ -484,7 +506,7 @@ class RecordStore(Store):
         # The shards that are opened next may be other files. Processes that share this memory still have these.
         self._sound = {name: SoundRows(self._length) for name in self._sound}
         for name, sound in self._sound.items():
-            if (records := self._fields.get(name)) is not None:
+            if isinstance(records := self._fields.get(name), FieldRecords):
                 records.sound = sound
 
     def __enter__(self) -> Self:

@@ -51,6 +51,8 @@ class FieldSummary:
         height: Heights of images or masks in pixels, as stored; None as for `width`.
         commonest_sizes: The five most common sizes, each as (width, height, number of rows).
         orientations: Number of rows by EXIF orientation of the source, without 1 (upright or unknown).
+        smallest: The smallest number, of a field of these, NaN aside; None if there is none.
+        largest: The largest, as `smallest`.
     """
 
     kind: str
@@ -60,6 +62,8 @@ class FieldSummary:
     height: Spread | None = None
     commonest_sizes: tuple[tuple[int, int, int], ...] = ()
     orientations: dict[int, int] = dataclass_field(default_factory=dict)
+    smallest: int | float | None = None
+    largest: int | float | None = None
 
 
 @dataclass(frozen=True)
@@ -186,10 +190,15 @@ def _summarise_field(field: Field, parts: Sequence[tuple[FieldColumns, Any]]) ->
         found = [columns[name][rows] for columns, rows in parts]
         return found[0] if len(found) == 1 else np.concatenate(found)
 
-    present = column("length") >= 0
+    present = column("valid") == 1 if field.indexed else column("length") >= 0
     missing = len(present) - int(np.count_nonzero(present))
     if missing == len(present):
         return FieldSummary(field.kind, None, missing)
+    if field.indexed:
+        numbers = column("value")[present] if field.kind == "number" else np.empty(0)
+        numbers = numbers[numbers == numbers]
+        ends = (numbers.min().item(), numbers.max().item()) if len(numbers) else (None, None)
+        return FieldSummary(field.kind, None, missing, smallest=ends[0], largest=ends[1])
     summary = FieldSummary(field.kind, _spread(column("length")[present]), missing)
     if field.has_pixels:
         width, height = column("width")[present], column("height")[present]

@@ -33,6 +33,7 @@ from packtrain._core.versions import (
 )
 from packtrain._storage.staging.locks import lease_on
 
+from .indexed import IndexedValues
 from .kept import KeptRows
 from .query import Query, pieces
 from .records import FieldRecords
@@ -89,6 +90,9 @@ class _AbsentColumns:
             )
             for name, dtype in field.columns().items()
         } | {"shard": np.broadcast_to(np.array(0, "<u4"), rows)}
+        if field.text_column is not None:
+            self._arrays["value_offsets"] = np.broadcast_to(np.array(0, "<i8"), rows + 1)
+            self._arrays["value_bytes"] = np.empty(0, np.uint8)
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         return self._arrays[name]
@@ -136,14 +140,19 @@ class SegmentStore(RecordStore):
             self.identity = f"{self.identity}/{labels.identity}"
 
     @override
-    def field(self, name: str) -> FieldRecords:
+    def field(self, name: str) -> FieldRecords | IndexedValues:
         records = self._fields.get(name)
         if records is None:
             if name in self._layers:
                 records = self._layers[name].field(name)
             elif name in self._absent:
-                columns = _AbsentColumns(self.schema[name], len(self))
-                records = FieldRecords(self.schema[name], columns, self._shards, self._faults, check=False)
+                field = self.schema[name]
+                columns = _AbsentColumns(field, len(self))
+                records = (
+                    IndexedValues(field, columns, self._faults)
+                    if field.indexed
+                    else FieldRecords(field, columns, self._shards, self._faults, check=False)
+                )
             else:
                 return super().field(name)
             self._fields[name] = records
@@ -161,6 +170,13 @@ class SegmentStore(RecordStore):
             return found
         store = self._layers.get(field or name)
         return super().column(name, rows, field) if store is None else store.column(name, rows, field)
+
+    @override
+    def texts(self, field: str, rows: npt.NDArray[np.int64]) -> list[str]:
+        if field in self._absent:
+            return [""] * len(rows)
+        store = self._layers.get(field)
+        return super().texts(field, rows) if store is None else store.texts(field, rows)
 
     @property
     @override

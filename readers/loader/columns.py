@@ -64,6 +64,8 @@ def column_of(name: str, value: Any, known: schema.Field | None = None) -> Colum
     kind = known.kind if known is not None else _kind_of(name, value)
     if (sent := KINDS[kind].sent if kind in KINDS else None) is not None:
         return Varying(sent)
+    if known is not None and known.kind == "number" and known.dtype is not None:
+        return _array_field(known.dtype, ())
     if known is not None and known.kind == "array" and known.dtype is not None and known.shape is not None:
         sizes = tuple(size for size in known.shape if size is not None)
         ragged = len(sizes) < len(known.shape)

@@ -250,7 +250,7 @@ class ChunkTable:
         index.check_rows(rows)
         extents = np.array(self.extents(number), np.int64).reshape(-1, 3)
         start, stop, position = extents.T
-        for field in manifest.schema.fields:
+        for field in manifest.schema.stored:
             columns = index.field(field.name)
             columns.check_rows(rows)
             offset, size = columns["offset"][rows], columns["length"][rows]
@@ -336,7 +336,7 @@ def _cut(manifest: Manifest, index: Index, number: int, first: int) -> _Cut:
     if (index["shard"][rows] != number).any():
         raise CorruptFile(f"places {first} to {first + info.records - 1} are not all in {info.name}", file=INDEX)
     offsets, sizes = (np.empty((len(manifest.fields), len(rows)), np.int64) for _ in range(2))
-    for which, field in enumerate(manifest.schema.fields):
+    for which, field in enumerate(manifest.schema.stored):
         columns = index.field(field.name)
         columns.check_rows(rows)
         offsets[which], sizes[which] = columns["offset"][rows], np.maximum(columns["length"][rows], 0)

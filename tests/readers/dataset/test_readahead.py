@@ -160,7 +160,7 @@ def test_a_record_outside_its_shard_is_for_record_to_complain_of(
     dataset: Path, io: str, offset: int, size: int
 ) -> None:
     store = RecordStore(dataset, io=io)
-    records = store.field("image")
+    records = store.records("image")
     records._offset, records._size = (np.array([number] * 6).data for number in (offset, size))
     assert store.field("image").will_need(0) == 0
     with pytest.raises(CorruptRecord, match="outside the shard"):
