@@ -52,6 +52,7 @@ BEFORE: dict[tuple[str, ...], str] = {
     ("append",): "{set} {list}",
     ("drop-rows",): "{set}",
     ("add-field",): "{set} {list}",
+    ("compact",): "{set}",
     ("show",): "{set} --out {out}.png",
     ("view",): "{set} --no-browser",
     ("info",): "{set}",
