@@ -46,7 +46,7 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
         repeated.write_text(text)
         cases = {
             name: partial(
-                _pack_once,
+                pack_once,
                 name,
                 pythons[name],
                 repeated,
@@ -88,7 +88,7 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
     }
 
 
-def _pack_once(name: str, python: str, images: Path, root: Path, size: int) -> dict[str, float]:
+def pack_once(name: str, python: str, images: Path, root: Path, size: int) -> dict[str, float]:
     out = images.with_name("out")
     try:
         times: dict[str, float] = child("packers", name, images, root, out, size, python=python)

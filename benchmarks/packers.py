@@ -61,6 +61,34 @@ def packtrain_samples() -> Pack:
     return run
 
 
+def packtrain_parquet(mode: str) -> Pack:
+    """The same images from Parquet files, which are where the list would be."""
+    from packtrain import PackOptions, StoreOptions, pack
+
+    importlib.import_module("packtrain._packer.hugging_face")
+    importlib.import_module("packtrain._formats.tar.writer")
+    importlib.import_module("pyarrow.parquet")
+
+    def run(images: Path, root: Path, out: Path) -> None:
+        pack(images, out, PackOptions(shard_size=SHARD_BYTES, store=StoreOptions(mode)))
+
+    return run
+
+
+def load_dataset() -> Pack:
+    """The cache of Arrow files that `datasets` writes, which holds the bytes of the images as they are."""
+    import_torchvision()
+    import datasets
+
+    datasets.disable_progress_bars()
+
+    def run(images: Path, root: Path, out: Path) -> None:
+        files = sorted(map(str, images.glob("*.parquet")))
+        datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=str(out))
+
+    return run
+
+
 def shard_writer() -> Pack:
     import webdataset
 
@@ -117,6 +145,11 @@ PACKERS: Final[dict[str, Callable[[], Pack]]] = {
     "packtrain tar, coefficients, 2 workers": lambda: packtrain("tar", 2, "coefficients"),
     "read and write only": plain_copy,
 }
+FROM_PARQUET: Final[dict[str, Callable[[], Pack]]] = {
+    "datasets, load_dataset": load_dataset,
+    "packtrain, verbatim": lambda: packtrain_parquet("verbatim"),
+    "packtrain, crop-ready": lambda: packtrain_parquet("crop-ready"),
+}
 
 
 def _samples(images: Path, root: Path) -> Iterator[tuple[int, str, int]]:
@@ -145,7 +178,7 @@ def main() -> None:
         return
     name, images, root, out, size = sys.argv[1:]
     try:
-        pack = PACKERS[name]()
+        pack = (PACKERS | FROM_PARQUET)[name]()
     except ModuleNotFoundError as error:
         print(json.dumps({"missing": error.name}))
         return

@@ -21,6 +21,7 @@ from benchmarks.plot import draw
 
 BENCHMARKS: Final = (
     "pack",
+    "parquet",
     "cluster",
     "open",
     "changing",
