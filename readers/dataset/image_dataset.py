@@ -25,6 +25,7 @@ from packtrain._core.printable import printable
 from packtrain._core.schema import IMAGE, PAIR, Schema
 from packtrain._core.versions import Version, has_versions, is_dropped, load_version, version_numbers
 
+from ..transforms.views import composed
 from .combined import combined
 from .kept import KeptRows
 from .opened import open_store
@@ -301,12 +302,17 @@ class VersionDataset(PackedDataset):
     _samples: Samples  # type: ignore[assignment]  # of all segments
 
     def __init__(
-        self, folder: Path, version: Version, of_store: Callable[..., PackedSamples], *, io: str, check: Check
+        self,
+        folder: Path,
+        version: Version,
+        of_store: Callable[..., PackedSamples],
+        reopen: Callable[[int], VersionDataset],
+        *,
+        source: Path,
+        io: str,
+        check: Check,
     ) -> None:
-        self._folder = folder
-        # The transforms of another version are those that this one has then.
-        plain = partial(of_store, transform=None, target_transform=None)
-        self._reopened: Final = partial(VersionDataset, folder, of_store=plain, io=io, check=check)
+        self._folder, self._source, self._reopen = folder, source, reopen
         self.version: Final = version.number
         stores = segment_stores(folder, version, io, check)
         parts = [
@@ -315,15 +321,46 @@ class VersionDataset(PackedDataset):
         ]
         super().__init__(parts[0] if len(parts) == 1 else Samples(parts))
 
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        number: int | None,
+        *,
+        of_store: Callable[..., PackedSamples],
+        transform: TransformLike | Sequence[TransformLike] | None,
+        stage: str | os.PathLike[str] | StageOptions | None,
+        io: str,
+        check: Check,
+    ) -> VersionDataset:
+        """Opens a version; arguments and errors are those of `open_dataset`."""
+        # The transforms of another version are those that this one has then.
+        plain = partial(of_store, transform=None, target_transform=None)
+        options = {"of_store": plain, "transform": None, "stage": stage, "io": io, "check": check}
+        reopen = partial(_reopened, folder, options)
+        place = folder
+        if stage is not None:
+            from packtrain._storage.staging.stager import stage as staged
+
+            # Its leases are released at the end of the function, when the dataset holds its own.
+            copied = staged(folder, stage, version=number)
+            place, number = copied.path, None
+        version = load_version(place, number)
+        if transform is not None and len(version.segments) > 1:
+            # One for all segments: what is planned by one transform is copied in one call.
+            transform = composed(transform)
+        of_store = partial(of_store, transform=transform)
+        return cls(place, version, of_store, reopen, source=folder, io=io, check=check)
+
     def earlier(self) -> Iterator[Version]:
         """The versions before this one that may be opened, newest first; raises what `load_version` raises."""
-        for number in reversed(version_numbers(self._folder)):
-            if number < self.version and not is_dropped(self._folder, number):
-                yield load_version(self._folder, number)
+        for number in reversed(version_numbers(self._source)):
+            if number < self.version and not is_dropped(self._source, number):
+                yield load_version(self._source, number)
 
     def at(self, number: int) -> VersionDataset:
         """Another version with the same transforms; raises what `open_dataset` raises."""
-        other: VersionDataset = self._reopened(version=load_version(self._folder, number))
+        other = self._reopen(number)
         samples = other._samples.with_transform(self.transform)
         other._samples = samples.with_target_transform(self.target_transform)
         return other
@@ -340,6 +377,10 @@ class VersionDataset(PackedDataset):
             f"{type(self).__name__}({os.fspath(self._folder)!r}, version {self.version}, {self._size()}, "
             f"{_stored(self.schema)}, io={first.store.io!r}, decoder={first.decoder.name!r}, {self._transform_shown()})"
         )
+
+
+def _reopened(folder: Path, options: dict[str, Any], number: int) -> VersionDataset:
+    return VersionDataset.open(folder, number, **options)
 
 
 def _stored(schema: Schema) -> str:
@@ -490,13 +531,9 @@ def open_dataset(
         # Only who meets one asks: most datasets have no versions.
         if is_url(os.fspath(path)) or not has_versions(folder := local_path(path)):
             raise
-        if stage is None:
-            return VersionDataset(folder, load_version(folder, version), of_store, io=io, check=check)
-        from packtrain._storage.staging.stager import stage as staged
-
-        # Its leases are released at the end of the function, when the dataset holds its own.
-        copied = staged(folder, stage, version=version)
-        return VersionDataset(copied.path, load_version(copied.path), of_store, io=io, check=check)
+        return VersionDataset.open(
+            folder, version, of_store=of_store, transform=transform, stage=stage, io=io, check=check
+        )
     if version is not None:
         raise UsageError(f"version={version}: {os.fspath(path)} has never been changed, so it has no versions")
     return PackedDataset(of_store(store))

@@ -18,7 +18,7 @@ from helpers.chunking import CutChunks
 from helpers.hazards import quiet
 from helpers.support import FORMATS, encoded, flip, packed, param_id, picture, soon
 
-from packtrain import ImageDataset, Loader, concat, open_dataset
+from packtrain import ImageDataset, Loader, append, concat, open_dataset
 from packtrain._codec import resizing
 from packtrain._codec.native import extension
 from packtrain._core.options import LabelSpec, StoreOptions
@@ -174,10 +174,15 @@ def test_all_parts_are_copied_at_once(raw: Callable[..., Path], monkeypatch: pyt
     monkeypatch.setattr(copying, "extension", spy)
     many = concat([open_dataset(raw()), *[open_dataset(raw("lmdb"))] * 5]).with_transform(CROP)
     assert many._samples.copy_rows(np.arange(6 * COUNT), room_for(6 * COUNT))
+    more = raw().parent / "more"
+    shutil.copytree(raw(), more)
+    append(more, raw("lmdb"))
+    segments = open_dataset(more, CROP)
+    assert segments._samples.copy_rows(np.arange(2 * COUNT), room_for(2 * COUNT))
     first = open_dataset(raw(), CROP)
     mixed = concat([first, open_dataset(raw("lmdb"), [CenterCrop((20, 24))]), first])
     assert mixed._samples.copy_rows(np.arange(3 * COUNT), room_for(3 * COUNT))
-    assert calls == [6 * COUNT, 2 * COUNT, COUNT]
+    assert calls == [6 * COUNT, 2 * COUNT, 2 * COUNT, COUNT]
 
 
 def test_parts_are_not_searched_for_one_another(raw: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,6 +91,17 @@ def test_an_epoch_that_has_not_begun_takes_the_newest(changed: Path) -> None:
         assert content(after) == content(fresh)
 
 
+def test_with_staged_copies(changed: Path, memory_path: Path) -> None:
+    with Loader(open_dataset(changed, CROP, version=2, stage=memory_path), 4, seed=3, shuffle=True) as before:
+        next(iter(before)), next(iter(before))
+        state = {**before.state_dict(), "consumed": 4}
+    with Loader(open_dataset(changed, CROP, stage=memory_path), 4, seed=3, shuffle=True, fields=("row",)) as after:
+        after.load_state_dict(state)
+        rows = rows_of(content(after))
+        assert len(rows) == 21 and len(set(rows)) == 21
+        assert sorted(rows_of(content(after))) == [*range(24)]
+
+
 def test_a_transform_that_is_set_meanwhile_counts(changed: Path) -> None:
     with loader_of(changed, 1) as before, loader_of(changed) as after:
         content(before, 2)
