@@ -29,7 +29,7 @@ from typing import Annotated, Final, Self
 from typing_extensions import Buffer
 
 from .document import MOST_BYTES, Named, dump_document, load_document, parse_document, read_document
-from .errors import CorruptFile, NotADataset, UsageError
+from .errors import CorruptFile, NotADataset, OutputConflict, UsageError
 from .files import make_folder, write_file
 from .manifest import MANIFEST, VERSIONS, Count, FieldInfo, FileInfo, Labels, Manifest, Sha256, why_no_dataset
 from .opening import open_regular, read_regular
@@ -421,6 +421,16 @@ def layer_manifest(folder: Path, segment: Segment, layer: Layer) -> Manifest:
     return load_part(folder / LAYERS / layer.name / MANIFEST, layer.manifest, segment.records)
 
 
+def require_no_links(folder: Path) -> None:
+    """Raises OutputConflict if a link stands where a folder of a dataset of versions does: it may lead anywhere."""
+    for path in (folder / name for name in (VERSIONS, SEGMENTS, LAYERS, DROPPED)):
+        if path.is_symlink():
+            raise OutputConflict(
+                f"{path} is a link, which leads out of the dataset: put a folder in its place, then run the same "
+                "command again"
+            )
+
+
 def begin_versions(folder: Path) -> None:
     """Makes a dataset of versions of one that is packed, unless it is one.
 
@@ -428,9 +438,11 @@ def begin_versions(folder: Path) -> None:
 
     Raises:
         NotADataset: There is no dataset.
+        OutputConflict: A link stands in the place of one of its folders.
         CorruptFile: It is damaged.
         UnreadableFile: It cannot be read.
     """
+    require_no_links(folder)
     if has_versions(folder):
         return
     path = folder / MANIFEST

@@ -264,8 +264,10 @@ def writing(folder: Path) -> Iterator[None]:
     """Locks a folder of a segment or a layer while it is written, until a version names it.
 
     Raises:
-        OutputConflict: Another process writes it.
+        OutputConflict: Another process writes it, or it is a link.
     """
+    if folder.is_symlink():
+        raise OutputConflict(f"{folder} is a link, which leads out of the dataset: remove it and run the command again")
     lock = _lock_folder(folder)
     try:
         yield

@@ -23,6 +23,7 @@ from packtrain._core.versions import (
     layer_manifest,
     newest_version,
     publish,
+    require_no_links,
     segment_manifest,
 )
 from packtrain._readers.dataset.versioned import VersionLease
@@ -94,6 +95,7 @@ def rewrite(
     on_progress: Progress | None,
 ) -> ChangeReport:
     """Puts a new segment in the place of each run of segments of a version that follow each other."""
+    require_no_links(folder)
     lease = None if dry_run else VersionLease(folder, newest.number)
     try:
         joined = [_Joined.of(folder, newest, run, lease) for run in runs]

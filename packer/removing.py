@@ -29,6 +29,7 @@ from packtrain._core.versions import (
     has_versions,
     is_dropped,
     load_version,
+    require_no_links,
     version_numbers,
     version_path,
 )
@@ -79,7 +80,8 @@ def drop_version(
 
     Raises:
         UsageError: There is no such version, or it is the newest one.
-        OutputConflict: A version is open in a process, or another dataset needs it; the message says who.
+        OutputConflict: A version is open in a process, or another dataset needs it; the message says who. Or a link
+            stands in the place of one of the dataset's folders.
         CorruptFile: The document of another version is damaged, so that nobody knows what it needs.
         PacktrainError: The dataset cannot be read, or not be written to.
     """
@@ -90,6 +92,7 @@ def drop_version(
         Manifest.load(folder)
         raise UsageError(f"{folder} has no versions: it was never changed since it was packed")
     flag("dry_run", dry_run)
+    require_no_links(folder)
     _require_droppable(folder, numbers)
     # Before anything is marked: it may fail.
     _needed(folder, numbers)

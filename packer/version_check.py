@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
 from packtrain._core.errors import DatasetError, UsageError
+from packtrain._core.files import is_temporary
 from packtrain._core.index import Index
 from packtrain._core.manifest import INDEX, MANIFEST, VERSIONS
 from packtrain._core.opening import read_regular
@@ -39,6 +42,8 @@ from packtrain._core.versions import (
 from packtrain._readers.dataset.kept import dropped_rows
 
 from .problem import Problem
+
+_PART: Final = re.compile(r"[0-9a-f]{16}(\.npy)?")
 
 
 @dataclass(frozen=True)
@@ -136,15 +141,16 @@ def named_by(versions: list[Version]) -> set[str]:
 
 
 def unnamed(folder: Path, named: Collection[str]) -> list[str]:
-    """What lies where segments, layers and files of rows do, and is not named."""
+    """What lies where segments, layers and files of rows do, is called like one, and is not named."""
     found = [
         f"{place}/{entry}"
         for place in (SEGMENTS, LAYERS, DROPPED)
         if (folder / place).is_dir()
         for entry in sorted(os.listdir(folder / place))
+        # Others are somebody else's. In a staged copy the segment of the folder itself lies beside these.
+        if _PART.fullmatch(entry) or is_temporary(Path(entry))
     ]
-    # In a staged copy the segment of the folder itself lies beside the others.
-    return [each for each in found if each not in named and each != f"{SEGMENTS}/{BASE}"]
+    return [each for each in found if each not in named]
 
 
 def orphans(folder: Path, versions: list[Version]) -> list[str]:

@@ -11,12 +11,13 @@ import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 from helpers.support import held, image_set, packed, tree
 
-from packtrain import append, drop_rows, drop_version, open_dataset, verify
+from packtrain import append, compact, drop_rows, drop_version, open_dataset, verify
 from packtrain._core.document import dump_document
 from packtrain._packer.changing import writing
 from packtrain.errors import CorruptFile, OutputConflict, UsageError
@@ -139,3 +140,45 @@ def test_a_list_that_was_dropped_is_appended_again(out: Path, tmp_path: Path) ->
     append(out, tmp_path / "second" / "train.txt")
     assert len(open_dataset(out)) == 9
     assert not verify(out).problems
+
+
+def test_what_is_not_called_like_a_part_stays(out: Path) -> None:
+    others = [out / place / name for place in ("segments", "layers", "dropped") for name in ("lost+found", "0" * 15)]
+    for other in others:
+        other.mkdir(parents=True)
+        os.utime(other, (0, 0))
+    assert not drop_version(out).removed
+    assert not verify(out).orphans
+    assert all(other.is_dir() for other in others)
+
+
+@pytest.mark.parametrize("place", ["versions", "segments", "layers", "dropped"])
+def test_nothing_is_written_or_removed_by_a_link_in_the_place_of_a_folder(
+    out: Path, tmp_path: Path, place: str
+) -> None:
+    append(out, image_set(tmp_path / "third", 2))
+    theirs, more = tmp_path / "theirs", image_set(tmp_path / "more", 3)
+    (out / place).rename(theirs) if (out / place).is_dir() else theirs.mkdir()
+    (theirs / ("0" * 16)).mkdir()
+    (out / place).symlink_to(theirs)
+    before = tree(theirs), tree(out)
+    for change in (
+        partial(drop_version, out, 2),
+        partial(drop_version, out),
+        partial(append, out, more),
+        partial(drop_rows, out, [1]),
+        partial(compact, out),
+    ):
+        with pytest.raises(OutputConflict, match=rf"{place} is a link, which leads out of the dataset"):
+            change()
+    assert (tree(theirs), tree(out)) == before
+
+
+def test_a_segment_is_not_packed_by_a_link(out: Path, tmp_path: Path) -> None:
+    more, theirs = image_set(tmp_path / "more", 3), tmp_path / "theirs"
+    theirs.mkdir()
+    (name,) = (name for name in append(out, more, dry_run=True).written if name.startswith("segments/"))
+    (out / name).symlink_to(theirs)
+    with pytest.raises(OutputConflict, match=rf"{name} is a link"):
+        append(out, more)
+    assert not list(theirs.iterdir())
