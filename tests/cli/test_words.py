@@ -51,6 +51,7 @@ BEFORE: dict[tuple[str, ...], str] = {
     ("tune",): "{set}",
     ("append",): "{set} {list}",
     ("drop-rows",): "{set}",
+    ("compact",): "{set}",
     ("add-field",): "{set} {list}",
     ("compact",): "{set}",
     ("show",): "{set} --out {out}.png",
