@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from packtrain._packer.options import PackOptions as PackOptions
     from packtrain._packer.pack import pack as pack
     from packtrain._packer.parts import Part as Part
+    from packtrain._packer.purging import purge as purge
     from packtrain._packer.ray_engine import RayEngine as RayEngine
     from packtrain._packer.removing import drop_version as drop_version
     from packtrain._packer.status import pack_status as pack_status
@@ -75,6 +76,7 @@ _HOMES = {
     "_packer.joining": ("compact",),
     "_packer.merge": ("merge",),
     "_packer.options": ("Columns", "FieldColumn", "PackOptions"),
+    "_packer.purging": ("purge",),
     "_packer.ray_engine": ("RayEngine",),
     "_packer.pack": ("pack",),
     "_packer.parts": ("Part",),

@@ -55,7 +55,7 @@ def command(
     is appended is written; `open_dataset(DATASET, version=N)` still opens every earlier version.
 
     If it stops at any point, the same command continues from there. A list that is in the dataset already is not
-    appended again.
+    appended again, unless `compact` or `purge` has written its segment again.
     """
     from packtrain._packer.changing import append
     from packtrain._packer.pack_run import PackProgress

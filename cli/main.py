@@ -19,6 +19,7 @@ COMMANDS: Final = {
     "add-field": "Add fields to the samples of a dataset, as a new version.",
     "drop-rows": "Leave rows of a dataset out, in a new version.",
     "compact": "Join small segments of a dataset, in a new version.",
+    "purge": "Remove rows of a dataset, with their bytes and every version that has them.",
     "drop-version": "Remove versions of a dataset, and what no other version needs.",
     "log": "Show the versions of a dataset.",
     "export": "Write a dataset to image folders, WebDataset tars or Parquet files.",

@@ -54,6 +54,7 @@ from .pack import open_listing, pack_listing
 from .pack_run import PackProgress, PackReport
 from .plan import Plan
 from .planning import outline_plan, plan_shards, record_bytes
+from .removing import RemovalReport
 
 _NAME_DIGITS: Final = 16
 
@@ -70,6 +71,7 @@ class ChangeReport:
         dropped: Number of rows that the version before had and it has not.
         packed: Report on what was packed for it; None if nothing was.
         joined: Number of segments that others took the place of.
+        removal: What was removed of the dataset; None if nothing was to be.
         dry_run: True if nothing was written, and all of this is what would be.
         written: In a dry run, what would be written, as paths in the folder of the dataset.
         bytes: In a dry run, about how many bytes the records take that would be packed.
@@ -82,6 +84,7 @@ class ChangeReport:
     dropped: int = 0
     packed: PackReport | None = None
     joined: int = 0
+    removal: RemovalReport | None = None
     dry_run: bool = False
     written: tuple[str, ...] = ()
     bytes: int = 0
@@ -95,17 +98,26 @@ def begun(folder: Path, *, dry_run: bool) -> Version:
 
 
 def would_be(
-    folder: Path, newest: Version, records: int, *paths: str, added: int = 0, dropped: int = 0, bytes: int = 0
+    folder: Path,
+    newest: Version,
+    records: int,
+    *paths: str,
+    added: int = 0,
+    dropped: int = 0,
+    bytes: int = 0,
+    versions: int = 1,
 ) -> ChangeReport:
-    """The report of a dry run: on a version after `newest` for which these paths would be written first.
+    """The report of a dry run: on one or more versions after `newest` for which these paths would be written.
 
     Raises:
         UsageError: It would have no row.
     """
     require_rows(records)
     of_packed = () if has_versions(folder) else (BASE_MANIFEST, version_name(1), MANIFEST)
-    written = (*of_packed, *paths, version_name(newest.number + 1))
-    return ChangeReport(folder, newest.number + 1, records, added, dropped, dry_run=True, written=written, bytes=bytes)
+    written = (*of_packed, *paths, *(version_name(newest.number + 1 + each) for each in range(versions)))
+    return ChangeReport(
+        folder, newest.number + versions, records, added, dropped, dry_run=True, written=written, bytes=bytes
+    )
 
 
 @checks_names()
@@ -126,7 +138,7 @@ def append(
     """Appends the samples of a list, an image folder or another dataset to a dataset, as a new version.
 
     Only what is appended is written. It is stored as the dataset's first samples are. If a run stops for any reason,
-    the same call continues where it stopped; a list that is in the newest version already is not appended again.
+    the same call continues where it stopped; a list whose segment the newest version has is not appended again.
 
     Args:
         dataset: The folder of the dataset.
@@ -212,17 +224,18 @@ def drop_rows(
     """
     folder = path_of("dataset", dataset)
     newest = begun(folder, dry_run=flag("dry_run", dry_run))
-    numbers = _chosen(folder, newest, rows, where)
-    chosen = dict(_by_segment(folder, newest, numbers))
+    numbers = chosen_rows(folder, newest, rows, where)
+    chosen = dict(by_segment(folder, newest, numbers))
     if dry_run:
         left = newest.records - len(numbers)
-        return would_be(folder, newest, left, *[f"{DROPPED}/*.npy"] * len(chosen), dropped=len(numbers))
+        files = [f"{DROPPED}/*.npy" for each in newest.segments if 0 < len(chosen.get(each.name, ())) < each.rows]
+        return would_be(folder, newest, left, *files, dropped=len(numbers))
     change = Change("drop-rows", f"dropped {len(numbers):,} rows")
-    version = publish(folder, partial(_without_rows, folder, chosen, change))
+    version = publish(folder, partial(without_rows, folder, chosen, change))
     return ChangeReport(folder, version.number, version.records, dropped=len(numbers))
 
 
-def _chosen(folder: Path, newest: Version, rows: Iterable[int] | None, where: str | None) -> npt.NDArray[np.int64]:
+def chosen_rows(folder: Path, newest: Version, rows: Iterable[int] | None, where: str | None) -> npt.NDArray[np.int64]:
     """The rows of the newest version that are given, ascending.
 
     Raises:
@@ -318,7 +331,7 @@ def _with_segment(folder: Path, segment: Segment, change: Change, newest: Versio
     )
 
 
-def _by_segment(
+def by_segment(
     folder: Path, version: Version, rows: npt.NDArray[np.int64]
 ) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
     """The segments that have some of these rows of a version, ascending, and which rows of the segment these are."""
@@ -331,7 +344,7 @@ def _by_segment(
         start += segment.rows
 
 
-def _without_rows(folder: Path, chosen: dict[str, npt.NDArray[np.int64]], change: Change, newest: Version) -> Version:
+def without_rows(folder: Path, chosen: dict[str, npt.NDArray[np.int64]], change: Change, newest: Version) -> Version:
     """The version that follows `newest`, without these rows of its segments."""
     if missing := chosen.keys() - {segment.name for segment in newest.segments}:
         raise OutputConflict(

@@ -153,14 +153,21 @@ def _require_no_pin(folder: Path, numbers: Sequence[int]) -> None:
             )
 
 
-def _remove_unneeded(folder: Path, numbers: Sequence[int], *, dry_run: bool) -> RemovalReport:
+def removal_before(folder: Path, numbers: Sequence[int], kept: Collection[str]) -> RemovalReport:
+    """The report of a dry run: on versions that go once there is another one, which names what is `kept`."""
+    return _remove_unneeded(folder, numbers, dry_run=True, kept=kept)
+
+
+def _remove_unneeded(
+    folder: Path, numbers: Sequence[int], *, dry_run: bool, kept: Collection[str] = ()
+) -> RemovalReport:
     """Removes what no version needs that was not dropped."""
     gone = numbers if dry_run else ()
     removed, size = list[str](), 0
     with ExitStack() as stack:
         chosen = _Unneeded(folder, gone, stack)
         # A version that names some of it may have been written before it was locked.
-        needed = _needed(folder, gone)
+        needed = _needed(folder, gone) | {*kept}
         for name in (name for name in chosen.free if name not in needed):
             paths = _base_files(folder) if name == BASE else [folder / name]
             size += sum(map(_size, paths))
@@ -185,7 +192,7 @@ class _Unneeded:
             if number in gone or is_dropped(folder, number):
                 self._note_mark(number, time.time() if number in gone else None)
         names = unnamed(folder, named := _needed(folder, gone))
-        if BASE not in named and (folder / BASE_MANIFEST).exists():
+        if BASE not in named and (folder / _base_manifest(folder)).exists():
             names.append(BASE)
         self.free = [name for name in names if self._is_free(name)]
         self.waiting = [name for name in names if name in self._marked and not self._locks and name not in self.free]
@@ -230,9 +237,13 @@ def _needed(folder: Path, gone: Collection[int]) -> set[str]:
     return named_by([load_version(folder, number) for number in live])
 
 
+def _base_manifest(folder: Path) -> str:
+    return BASE_MANIFEST if has_versions(folder) else MANIFEST
+
+
 def _base_files(folder: Path) -> list[Path]:
     """The files of the segment in the dataset's folder itself; last the one that says which they are."""
-    path = folder / BASE_MANIFEST
+    path = folder / _base_manifest(folder)
     manifest = Manifest.parse(read_regular(path, MOST_BYTES), path)
     linked = {shard.name for shard in manifest.shards if shard.link is not None}
     files = [folder / file.name for file in manifest.files() if file.name not in linked]

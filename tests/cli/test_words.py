@@ -52,6 +52,7 @@ BEFORE: dict[tuple[str, ...], str] = {
     ("append",): "{set} {list}",
     ("drop-rows",): "{set}",
     ("compact",): "{set}",
+    ("purge",): "{set}",
     ("add-field",): "{set} {list}",
     ("compact",): "{set}",
     ("show",): "{set} --out {out}.png",

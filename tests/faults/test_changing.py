@@ -9,14 +9,15 @@ import multiprocessing
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from helpers.faults.campaign import Campaign, Program
 from helpers.faults.harness import Action, FaultServer
-from helpers.support import encoded, packed, picture
+from helpers.support import encoded, packed, picture, tree
 
-from packtrain import append, compact, drop_rows, drop_version, open_dataset, verify
+from packtrain import append, compact, drop_rows, drop_version, open_dataset, purge, verify
 from packtrain._core.versions import load_version
 from packtrain.errors import OutputConflict, UsageError
 
@@ -41,6 +42,11 @@ drop_version(args["OUT"], args["VERSIONS"])
 COMPACT = """
 from packtrain import compact
 compact(args["OUT"])
+"""
+
+PURGE = """
+from packtrain import purge
+purge(args["OUT"], args["ROWS"])
 """
 
 
@@ -148,6 +154,25 @@ def test_killed_while_segments_are_joined(
         assert not verify(out).problems
         drop_version(out)
         assert not verify(out).orphans
+
+
+def test_killed_while_rows_are_purged(packer: FaultServer, before: Path, memory_path: Path, campaign: Campaign) -> None:
+    append(before, listed(before.parent, 20, 2))
+    out = memory_path / "out"
+    program = Program(packer, PURGE, {"OUT": str(out), "ROWS": [1, 7]}, out).starting_from(before)
+    old, new = labels(before), [0, 2, 3, 4, 5, 20]
+    gone = [(before.parent / f"{number}.jpg").read_bytes() for number in (1, 21)]
+    for _ in campaign(program, program.undisturbed(), Action.KILL, Action.TEAR, every=8):
+        found = labels(out)
+        assert found in (old, new)
+        assert not verify(out).problems
+        with suppress(UsageError):
+            # Rows only while they are there; without, it is finished.
+            purge(out, [1, 7] if found == old else None)
+        assert labels(out) == new
+        assert not verify(out).problems
+        drop_version(out)
+        assert not [name for name, data in tree(out).items() if any(image in data for image in gone)]
 
 
 def said(function: Callable[..., object], *arguments: object) -> str:

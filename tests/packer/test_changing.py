@@ -21,10 +21,21 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from packtrain import FieldColumn, Loader, add_field, append, compact, drop_rows, drop_version, open_dataset, verify
+from packtrain import (
+    FieldColumn,
+    Loader,
+    add_field,
+    append,
+    compact,
+    drop_rows,
+    drop_version,
+    open_dataset,
+    purge,
+    verify,
+)
 from packtrain._packer.changing import ChangeReport
 from packtrain._readers.dataset.summary import summarise
-from packtrain.errors import CorruptFile, ListError, UnsupportedVersion, UsageError
+from packtrain.errors import CorruptFile, ListError, OutputConflict, UnsupportedVersion, UsageError
 from packtrain.transforms import CenterCrop
 
 Sample = tuple[bytes, int]
@@ -75,9 +86,14 @@ def change(function: Callable[..., ChangeReport], out: Path, *arguments: Any, **
     planned = function(out, *arguments, **options, dry_run=True)
     assert tree(out) == before, "a dry run has written something"
     report = function(out, *arguments, **options)
-    assert replace(planned, dry_run=False, written=(), bytes=0) == replace(report, packed=None)
-    for path in {path for path in tree(out) if path not in before}:
-        assert any(path.startswith(each.removesuffix("*.npy")) for each in planned.written), path
+    assert replace(planned, dry_run=False, written=(), bytes=0, removal=None) == replace(
+        report, packed=None, removal=None
+    )
+    if planned.removal is not None and report.removal is not None:
+        assert set(planned.removal.versions) <= set(report.removal.versions)
+        assert set(planned.removal.removed) <= set(report.removal.removed)
+    for path in {path for path in tree(out) if path not in before and not path.endswith(".dropped")}:
+        assert any(path.startswith(each.partition("*")[0]) for each in planned.written), path
     return report
 
 
@@ -96,6 +112,11 @@ def segments(out: Path) -> list[str]:
     """The segments of the newest version."""
     document = max(out.glob("versions/*.json"), default=None)
     return [] if document is None else [each["name"] for each in json.loads(document.read_bytes())["segments"]]
+
+
+def is_marked(out: Path, number: int) -> bool:
+    """True if a version was dropped."""
+    return (out / f"versions/{number:08d}.dropped").exists()
 
 
 def parts_there(out: Path) -> set[str]:
@@ -148,6 +169,21 @@ class Changes(RuleBasedStateMachine):
         self.versions.append(self.versions[-1])
         assert len(segments(self.out)) == 1
         assert compact(self.out).version == len(self.versions), "nothing is left to join"
+
+    @precondition(lambda self: len(self.versions[-1]) > 1)
+    @rule(data=st.data())
+    def purge(self, data: st.DataObject) -> None:
+        there = self.versions[-1]
+        rows = data.draw(st.sets(st.integers(0, len(there) - 1), min_size=1, max_size=len(there) - 1))
+        report = change(purge, self.out, rows)
+        self.versions += [[]] * (report.version - len(self.versions))
+        self.versions[-1] = [sample for row, sample in enumerate(there) if row not in rows]
+        self.gone |= {number for number in range(1, report.version) if is_marked(self.out, number)}
+        now = tree(self.out)
+        for row in rows:
+            assert not any(there[row][0] in content for content in now.values()), "the bytes of a row are still there"
+        self.files = {path: content for path, content in self.files.items() if path in now}
+        assert parts_there(self.out) == parts_named(self.out)
 
     @precondition(lambda self: len(self.versions) > 1)
     @rule(data=st.data())
@@ -404,6 +440,40 @@ def test_what_is_joined_stays_byte_for_byte(images: Images, tmp_path: Path, form
     assert [(row[2], row[1]) for row in content(out)[-2:]] == samples
     drop_version(out, range(1, 6))
     assert content(out)[:-2] == before
+
+
+def test_nothing_of_a_purged_row_is_left(images: Images, tmp_path: Path) -> None:
+    """Neither record, path nor caption, wherever the row was: in a layer, an old segment, or dropped before."""
+    out = packed(images.listed(4)[0], tmp_path / "out", "tar")
+    append(out, images.listed(4)[0])
+    dataset = open_dataset(out)
+    listing = tmp_path / "captions.jsonl"
+    secret = {row: f"the secret of row {row}" for row in range(8)}
+    listing.write_text("".join(json.dumps({"path": f"{row}.jpg", "says": secret[row]}) + "\n" for row in range(8)))
+    add_field(out, listing, [CAPTION])
+    append(out, images.listed(1)[0])
+    compact(out, segments_under="1GB")
+    drop_rows(out, [6])
+    records = [bytes(dataset.record(row)) for row in range(8)]
+    before = tree(out)
+    with pytest.raises(OutputConflict, match=r"version 2 is open by process"):
+        purge(out, [1])
+    assert tree(out) == before
+    del dataset
+    report = purge(out, [1])
+    assert (report.version, report.records, report.dropped) == (8, 7, 1)
+    now = tree(out)
+    for row in (1, 6):
+        for part in (records[row], f"{row}.jpg".encode(), secret[row].encode()):
+            assert any(part in data for data in before.values())
+            assert not [name for name, data in now.items() if part in data]
+    left = open_dataset(out, fields=["label", "caption"])
+    rows = [row for row in range(9) if row not in (1, 6)]
+    assert [left.filename(row) for row in range(7)] == [f"{row}.jpg" for row in rows]
+    assert [left[row].caption for row in range(7)] == [secret.get(row) for row in rows]
+    assert not verify(out).problems
+    with pytest.raises(UsageError, match="there is nothing to remove: say which rows"):
+        purge(out)
 
 
 def test_segments_that_are_large_or_stored_otherwise_are_not_joined(images: Images, tmp_path: Path) -> None:

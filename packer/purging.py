@@ -1,0 +1,123 @@
+"""Takes rows out of a dataset so that their bytes are gone: drops them, writes their segments again, drops versions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from packtrain._core.arguments import checks_names, flag, function, path_of, whole
+from packtrain._core.errors import OutputConflict, UsageError
+from packtrain._core.versions import (
+    DROPPED,
+    SEGMENTS,
+    Change,
+    Version,
+    has_versions,
+    is_dropped,
+    load_version,
+    publish,
+    version_numbers,
+)
+
+from .changing import ChangeReport, begun, by_segment, chosen_rows, without_rows, would_be
+from .joining import Progress, rewrite, segment_bytes
+from .removing import drop_version, removal_before, sole_user
+from .version_check import named_by
+
+
+@checks_names()
+def purge(
+    dataset: str | os.PathLike[str],
+    rows: Iterable[int] | None = None,
+    *,
+    where: str | None = None,
+    num_workers: int = 1,
+    dry_run: bool = False,
+    on_progress: Progress | None = None,
+) -> ChangeReport:
+    """Leaves rows out, and removes their bytes from the folder of the dataset, with every version that has them.
+
+    The rows are dropped in a new version; the segments that have dropped rows are written again without them, in
+    another one; and all versions are dropped that name a segment which this one does not name. Copies elsewhere stay.
+
+    Args:
+        dataset: The folder of the dataset.
+        rows: Rows of the newest version. With neither `rows` nor `where`, the rows that were dropped already, or that
+            a call was about which was stopped.
+        where: In place of rows, a condition that holds for them, as `ImageDataset.where` takes it.
+        num_workers: Number of worker processes, as in `packtrain.pack`.
+        dry_run: True to write and remove nothing, and report what would be.
+        on_progress: Called as by `packtrain.pack`, for each segment.
+
+    Raises:
+        UsageError: A row is outside the dataset, none would be left, or there is nothing to remove.
+        OutputConflict: A version that would be dropped is open in a process, or another dataset needs it; the message
+            says who. Nothing was changed then, unless it says so.
+        PacktrainError: What `packtrain.pack` raises.
+    """
+    folder, workers = path_of("dataset", dataset), whole("num_workers", num_workers, 1)
+    function("on_progress", on_progress)
+    newest = begun(folder, dry_run=flag("dry_run", dry_run))
+    named = rows is not None or where is not None
+    numbers = chosen_rows(folder, newest, rows, where) if named else np.empty(0, np.int64)
+    chosen = dict(by_segment(folder, newest, numbers))
+    affected = [each for each in newest.segments if each.dropped is not None or each.name in chosen]
+    kept = [each for each in newest.segments if each not in affected]
+    old = _versions_beyond(folder, {each.name for each in kept}) if has_versions(folder) else [1]
+    if not affected and not old:
+        raise UsageError(f"{folder}: there is nothing to remove: say which rows, by `rows` or `where`")
+    if has_versions(folder):
+        with sole_user(folder, old):
+            pass
+    if dry_run:
+        left = [each for each in affected if each.rows > len(chosen.get(each.name, ()))]
+        report = would_be(
+            folder,
+            newest,
+            newest.records - len(numbers),
+            *[f"{DROPPED}/*.npy" for each in left if each.name in chosen],
+            *[f"{SEGMENTS}/*"] * len(left),
+            dropped=len(numbers),
+            bytes=sum(segment_bytes(folder, each) for each in left),
+            versions=bool(chosen) + bool(left),
+        )
+        return replace(report, removal=removal_before(folder, old, named_by([replace(newest, segments=tuple(kept))])))
+    if chosen:
+        change = Change("drop-rows", f"dropped {len(numbers):,} rows")
+        publish(folder, partial(without_rows, folder, chosen, change))
+    try:
+        return _finished(folder, workers, on_progress, len(numbers))
+    except OutputConflict as error:
+        if not chosen:
+            raise
+        raise OutputConflict(
+            f"{error}: `packtrain purge {folder}`, without rows. They are dropped, but their bytes are still there"
+        ) from error
+
+
+def _finished(folder: Path, workers: int, on_progress: Progress | None, dropped: int) -> ChangeReport:
+    """Removes the bytes of the rows that were dropped."""
+    newest = load_version(folder)
+    affected = [[each] for each in newest.segments if each.dropped is not None]
+    if affected:
+        gone = sum(each.records - each.rows for (each,) in affected)
+        change = Change("purge", f"wrote {len(affected):,} segments again without {gone:,} rows")
+        rewrite(folder, newest, affected, change, workers=workers, dry_run=False, on_progress=on_progress)
+    newest = load_version(folder)
+    removal = drop_version(folder, _versions_beyond(folder, {each.name for each in newest.segments}))
+    return ChangeReport(folder, newest.number, newest.records, dropped=dropped, removal=removal)
+
+
+def _versions_beyond(folder: Path, names: Collection[str]) -> list[int]:
+    """The numbers of the versions that name another segment than these."""
+    numbers = (number for number in version_numbers(folder) if not is_dropped(folder, number))
+    return [each.number for each in (load_version(folder, number) for number in numbers) if _is_beyond(each, names)]
+
+
+def _is_beyond(version: Version, names: Collection[str]) -> bool:
+    return any(segment.name not in names for segment in version.segments)
