@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from packtrain._packer.purging import purge as purge
     from packtrain._packer.ray_engine import RayEngine as RayEngine
     from packtrain._packer.removing import drop_version as drop_version
+    from packtrain._packer.split import split as split
     from packtrain._packer.status import pack_status as pack_status
     from packtrain._packer.verifier import verify as verify
     from packtrain._readers.dataset.image_dataset import ImageDataset as ImageDataset
@@ -81,6 +82,7 @@ _HOMES = {
     "_packer.pack": ("pack",),
     "_packer.parts": ("Part",),
     "_packer.removing": ("drop_version",),
+    "_packer.split": ("split",),
     "_packer.status": ("pack_status",),
     "_packer.verifier": ("verify",),
     "_extras.report.dataset_report": ("dataset_report",),

@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "drop-rows": "Leave rows of a dataset out, in a new version.",
     "compact": "Join small segments of a dataset, in a new version.",
     "purge": "Remove rows of a dataset, with their bytes and every version that has them.",
+    "split": "Split a dataset into train, val and test, or into folds, in a new version.",
     "drop-version": "Remove versions of a dataset, and what no other version needs.",
     "log": "Show the versions of a dataset.",
     "export": "Write a dataset to image folders, WebDataset tars or Parquet files.",

@@ -160,6 +160,7 @@ def say_dry_run(report: ChangeReport) -> None:
     """Prints what a change would write."""
     change = {"added": report.added, "dropped": report.dropped}
     what = "".join(f", {count:,} {verb}" for verb, count in change.items() if count)
+    what += "".join(f", {count:,} on {name}" for name, count in report.sides.items())
     say(f"dry run: version {report.version} of {report.dataset} would have {report.records:,} rows{what}")
     for path in report.written:
         say(f"  would write {path}")

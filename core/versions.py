@@ -6,6 +6,7 @@
       segments/NAME/            a segment: a dataset of its own
       layers/NAME/              a layer: further fields of a segment, a dataset with as many rows
       dropped/NAME.npy          rows of a segment that a version leaves out
+      sides/NAME.npy            the side of each row of a segment: train, val, test, or a fold
       pins/NAME.json            says that another dataset needs a version
       base.json                 the manifest of the segment that lies in this folder itself
 
@@ -41,6 +42,14 @@ VERSION: Final = 3
 SEGMENTS: Final = "segments"
 LAYERS: Final = "layers"
 DROPPED: Final = "dropped"
+SIDES: Final = "sides"
+SPLIT: Final = "split"
+"""What conditions call the side of a row."""
+NO_SIDE: Final = 255
+"""What stands for the side of a row that has none."""
+MOST_FOLDS: Final = 100
+WHOLE: Final = 1_000_000
+"""Shares of a split are counted in millionths."""
 BASE: Final = "base"
 """The name of the segment that lies in the dataset's folder itself."""
 BASE_MANIFEST: Final = "base.json"
@@ -156,6 +165,49 @@ class Segment:
 
 
 @dataclass(frozen=True)
+class SegmentSides(FileInfo):
+    """The sides of the rows of a segment, in ``sides/<name>.npy``.
+
+    Attributes:
+        segment: Name of the segment.
+    """
+
+    segment: SegmentName
+
+
+@dataclass(frozen=True)
+class Split:
+    """How the rows of a version are split, and which side each is on.
+
+    Attributes:
+        val: Share of the rows that is for validation, in millionths.
+        test: Share for testing, in millionths.
+        folds: Number of folds; 0 if rows are split in train, val and test.
+        seed: What the hashes of the keys begin with.
+        by: What the keys are: ``path``, ``path:REGEX`` or names of fields.
+        stratified: True if each class is split by itself.
+        rows: The sides of the rows of each segment; those of a segment that is not named have none.
+    """
+
+    val: Annotated[int, Between(0, WHOLE - 1)]
+    test: Annotated[int, Between(0, WHOLE - 1)]
+    folds: Annotated[int, Between(0, MOST_FOLDS)]
+    seed: Annotated[int, Between(0, (1 << 64) - 1)]
+    by: tuple[str, ...]
+    stratified: bool
+    rows: tuple[SegmentSides, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the sides; the number of a side is its place here."""
+        return tuple(f"fold-{fold}" for fold in range(self.folds)) if self.folds else ("train", "val", "test")
+
+    def of(self, segment: str) -> SegmentSides | None:
+        """The sides of the rows of a segment; None if they have none."""
+        return next((each for each in self.rows if each.segment == segment), None)
+
+
+@dataclass(frozen=True)
 class Change:
     """What a version does to the one before it.
 
@@ -185,6 +237,7 @@ class Version:
         classes: Class names by label, or None.
         records: Number of rows.
         segments: The segments, whose rows stand one after the other.
+        split: Which side each row is on; None if the dataset was never split.
     """
 
     dataset: Identity
@@ -199,6 +252,7 @@ class Version:
     classes: tuple[str, ...] | None
     records: Count
     segments: tuple[Segment, ...]
+    split: Split | None = None
 
     @property
     def schema(self) -> Schema:
@@ -207,9 +261,21 @@ class Version:
         fields = (Field(**{name: getattr(field, name) for name in names}) for field in self.fields)
         return Schema(tuple(fields), self.labels, self.classes)
 
+    @property
+    def columns(self) -> dict[str, FileInfo]:
+        """The files beside its segments that say something of their rows, by name in the dataset's folder."""
+        dropped = (segment.dropped for segment in self.segments if segment.dropped is not None)
+        sides = () if self.split is None else self.split.rows
+        return {f"{DROPPED}/{each.name}.npy": each for each in dropped} | {
+            f"{SIDES}/{each.name}.npy": each for each in sides
+        }
+
     def dump(self) -> bytes:
         """The bytes of its document."""
-        return dump_document({"version": VERSION, **asdict(self), "labels": str(self.labels)})
+        body = {"version": VERSION, **asdict(self), "labels": str(self.labels)}
+        if self.split is None:
+            del body[SPLIT]
+        return dump_document(body)
 
     def after(self, change: Change, segments: Sequence[Segment]) -> Version:
         """The version that follows this one, with the same schema; `publish` gives it its number.
@@ -224,7 +290,10 @@ class Version:
                 f"the dataset has {len(segments) - 1:,} segments, as many as a version can have: join them with "
                 "`packtrain compact`, then run the same command again"
             )
-        return replace(self, change=change, records=records, segments=tuple(segments))
+        split, names = self.split, {segment.name for segment in segments}
+        if split is not None:
+            split = replace(split, rows=tuple(each for each in split.rows if each.segment in names))
+        return replace(self, change=change, records=records, segments=tuple(segments), split=split)
 
     def _check(self) -> None:
         """Checks what concerns several values."""
@@ -241,6 +310,10 @@ class Version:
                 raise ValueError(f"two layers of segment {segment.name} have the same field")
             if segment.rows < 0:
                 raise ValueError(f"more rows are dropped of segment {segment.name} than it has")
+        if self.split is not None:
+            split = [each.segment for each in self.split.rows]
+            if len(set(split)) < len(split) or not set(split) <= {segment.name for segment in self.segments}:
+                raise ValueError("the split names a segment twice, or one that is not there")
         if sum(segment.rows for segment in self.segments) != self.records:
             raise ValueError("the counts of records do not add up")
 
@@ -370,7 +443,7 @@ def parse_version(data: bytes, path: Named, root: Root, number: int) -> Version:
     Raises:
         CorruptFile: It is damaged, or is another version, or one of another dataset.
     """
-    version = parse_document(Version, read_document(data, path, newest=VERSION), path)
+    version = parse_document(Version, {SPLIT: None, **read_document(data, path, newest=VERSION)}, path)
     try:
         version._check()
         if (version.dataset, version.number) != (root.dataset, number):
@@ -501,7 +574,8 @@ def publish(folder: Path, change: Callable[[Version], Version]) -> Version:
 
     Args:
         folder: The dataset.
-        change: Makes the next version of the newest one. It is called again if somebody else was faster.
+        change: Makes the next version of the newest one, or gives that back if there is nothing to change. It is
+            called again if somebody else was faster.
 
     Raises:
         PacktrainError: What `change` raises.
@@ -509,8 +583,10 @@ def publish(folder: Path, change: Callable[[Version], Version]) -> Version:
     writer = secrets.token_hex(16)
     while True:
         newest, data = _read_version(folder, None)
+        if (changed := change(newest)) is newest:
+            return newest
         version = replace(
-            change(newest),
+            changed,
             number=newest.number + 1,
             parent=hashlib.sha256(data).hexdigest(),
             writer=writer,

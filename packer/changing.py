@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -75,6 +76,7 @@ class ChangeReport:
         dry_run: True if nothing was written, and all of this is what would be.
         written: In a dry run, what would be written, as paths in the folder of the dataset.
         bytes: In a dry run, about how many bytes the records take that would be packed.
+        sides: Of a split, the number of rows on each side, by its name.
     """
 
     dataset: Path
@@ -88,6 +90,7 @@ class ChangeReport:
     dry_run: bool = False
     written: tuple[str, ...] = ()
     bytes: int = 0
+    sides: dict[str, int] = dataclass_field(default_factory=dict)
 
 
 def begun(folder: Path, *, dry_run: bool) -> Version:

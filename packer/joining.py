@@ -34,6 +34,7 @@ from .output import Output
 from .pack import pack_listing
 from .pack_run import PackProgress
 from .planning import outline_plan, plan_shards
+from .split import carried_sides
 from .version_rows import JoinedRows
 
 Progress = Callable[[PackProgress], None]
@@ -157,7 +158,8 @@ def _with_others(
         segments[start : start + len(run)] = [new]
     version = newest.after(change, segments)
     merged = MergedSchema.of(part_schemas(folder, version))
-    return replace(version, fields=merged.fields, labels=merged.labels, classes=merged.classes)
+    split = carried_sides(folder, newest, made)
+    return replace(version, fields=merged.fields, labels=merged.labels, classes=merged.classes, split=split)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from packtrain._core.versions import (
     MOST_VERSION_BYTES,
     PINS,
     SEGMENTS,
+    SIDES,
     Layer,
     Segment,
     Version,
@@ -40,6 +41,7 @@ from packtrain._core.versions import (
     version_path,
 )
 from packtrain._readers.dataset.kept import dropped_rows
+from packtrain._readers.dataset.sides import segment_sides
 
 from .problem import Problem
 
@@ -115,6 +117,13 @@ def check_versions(folder: Path, versions: list[Version]) -> Iterator[Problem]:
                     dropped_rows(folder, segment.dropped, segment.records)
                 except DatasetError as error:
                     yield Problem(f"{DROPPED}/{segment.dropped.name}.npy", str(error))
+            sides = None if version.split is None else version.split.of(segment.name)
+            if sides is not None and sides.name not in checked:
+                checked.add(sides.name)
+                try:
+                    segment_sides(folder, version.split, segment)
+                except DatasetError as error:
+                    yield Problem(f"{SIDES}/{sides.name}.npy", str(error))
 
 
 def check_layer(folder: Path, part: Part) -> Iterator[Problem]:
@@ -132,19 +141,15 @@ def check_layer(folder: Path, part: Part) -> Iterator[Problem]:
 
 def named_by(versions: list[Version]) -> set[str]:
     """What these versions name: segments, layers and files of rows, as seen from the dataset's folder, and `BASE`."""
-    return {BASE if part.folder == "." else part.folder for part in parts_of(versions)} | {
-        f"{DROPPED}/{segment.dropped.name}.npy"
-        for version in versions
-        for segment in version.segments
-        if segment.dropped is not None
-    }
+    named = {BASE if part.folder == "." else part.folder for part in parts_of(versions)}
+    return named.union(*(version.columns for version in versions))
 
 
 def unnamed(folder: Path, named: Collection[str]) -> list[str]:
     """What lies where segments, layers and files of rows do, is called like one, and is not named."""
     found = [
         f"{place}/{entry}"
-        for place in (SEGMENTS, LAYERS, DROPPED)
+        for place in (SEGMENTS, LAYERS, DROPPED, SIDES)
         if (folder / place).is_dir()
         for entry in sorted(os.listdir(folder / place))
         # Others are somebody else's. In a staged copy the segment of the folder itself lies beside these.
@@ -170,7 +175,7 @@ def seen_alone(folder: Path, part: Part) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="packtrain-segment-") as name:
         for entry in os.listdir(folder):
-            if entry not in (MANIFEST, VERSIONS, SEGMENTS, LAYERS, DROPPED, PINS):
+            if entry not in (MANIFEST, VERSIONS, SEGMENTS, LAYERS, DROPPED, SIDES, PINS):
                 Path(name, MANIFEST if entry == BASE_MANIFEST else entry).symlink_to(folder.absolute() / entry)
         yield Path(name)
 

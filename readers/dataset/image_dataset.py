@@ -11,6 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
+import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Dataset
 from typing_extensions import override
@@ -32,9 +33,10 @@ from .opened import open_store
 from .rows import owned
 from .samples import PackedSamples, Samples, TransformLike
 from .shards import IO
+from .sides import has_sides, not_split
 from .sound import Check, checked_check
 from .store import Label, RecordStore
-from .versioned import segment_stores
+from .versioned import rows_on_sides, segment_stores
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -311,13 +313,20 @@ class VersionDataset(PackedDataset):
         source: Path,
         io: str,
         check: Check,
+        split: Sequence[str] | None,
     ) -> None:
         self._folder, self._source, self._reopen = folder, source, reopen
         self.version: Final = version.number
-        stores = segment_stores(folder, version, io, check)
+        self._sides = split
+        stores = segment_stores(folder, version, io, check, split or ())
+        kept: Sequence[npt.NDArray[np.int64] | KeptRows | None] = [
+            None if segment.dropped is None else KeptRows(folder, segment) for segment in version.segments
+        ]
+        if split is not None:
+            kept = rows_on_sides(folder, version, stores, split)
         parts = [
-            of_store(store) if segment.dropped is None else Samples([of_store(store)], KeptRows(folder, segment))
-            for store, segment in zip(stores, version.segments, strict=True)
+            of_store(store) if rows is None else Samples([of_store(store)], rows)
+            for store, rows in zip(stores, kept, strict=True)
         ]
         super().__init__(parts[0] if len(parts) == 1 else Samples(parts))
 
@@ -332,11 +341,12 @@ class VersionDataset(PackedDataset):
         stage: str | os.PathLike[str] | StageOptions | None,
         io: str,
         check: Check,
+        split: Sequence[str] | None,
     ) -> VersionDataset:
         """Opens a version; arguments and errors are those of `open_dataset`."""
         # The transforms of another version are those that this one has then.
         plain = partial(of_store, transform=None, target_transform=None)
-        options = {"of_store": plain, "transform": None, "stage": stage, "io": io, "check": check}
+        options = {"of_store": plain, "transform": None, "stage": stage, "io": io, "check": check, "split": split}
         reopen = partial(_reopened, folder, options)
         place = folder
         if stage is not None:
@@ -350,13 +360,15 @@ class VersionDataset(PackedDataset):
             # One for all segments: what is planned by one transform is copied in one call.
             transform = composed(transform)
         of_store = partial(of_store, transform=transform)
-        return cls(place, version, of_store, reopen, source=folder, io=io, check=check)
+        return cls(place, version, of_store, reopen, source=folder, io=io, check=check, split=split)
 
     def earlier(self) -> Iterator[Version]:
         """The versions before this one that may be opened, newest first; raises what `load_version` raises."""
         for number in reversed(version_numbers(self._source)):
             if number < self.version and not is_dropped(self._source, number):
-                yield load_version(self._source, number)
+                version = load_version(self._source, number)
+                if self._sides is None or has_sides(version, self._sides):
+                    yield version
 
     def at(self, number: int) -> VersionDataset:
         """Another version with the same transforms; raises what `open_dataset` raises."""
@@ -453,6 +465,7 @@ def open_dataset(
     budget: str | int | None = None,
     fields: Sequence[str] | None = None,
     version: int | None = None,
+    split: str | Sequence[str] | None = None,
 ) -> PackedDataset:
     """Opens a packed dataset of any format, in a folder or in an object store.
 
@@ -495,6 +508,8 @@ def open_dataset(
             Fields that are not asked for are not read. None: a sample is ``(image, label)``.
         version: Number of the version of a dataset that was changed; None: the newest one. It stays the same as long
             as the dataset is open, whatever others change.
+        split: The side of the rows to open, or several, of a dataset that `packtrain.split` has split: ``"train"``,
+            ``"val"``, ``"test"``, or ``"fold-0"`` and so on; None: all rows.
 
     Returns:
         A map-style dataset; `torch.utils.data.DataLoader` takes it under any start method.
@@ -505,7 +520,8 @@ def open_dataset(
         CorruptFile: Manifest or index is damaged.
         MissingDependency: `decoder` is not installed.
         UsageError: There is no such decoder, transform or field; or no image, and `fields` is None; or a cache cannot
-            honour one of the `StageOptions`.
+            honour one of the `StageOptions`; or the dataset was not split, no row is on this side, or rows that were
+            appended since are on none.
         NoRoom: There is no room to stage it, or for the cache.
         RemoteError: The object store does not give it.
         StagingError: It cannot be staged there; or `path` was a staged copy, but has been evicted.
@@ -517,6 +533,7 @@ def open_dataset(
     choice("io", io, IO)
     choice("decoder", decoder, DECODERS)
     check, scaled = checked_check(check), flag("scaled", scaled)
+    sides = (split,) if isinstance(split, str) else split if split is None else items("split", split, "names of sides")
     of_store = partial(
         PackedSamples,
         transform=transform,
@@ -532,8 +549,10 @@ def open_dataset(
         if is_url(os.fspath(path)) or not has_versions(folder := local_path(path)):
             raise
         return VersionDataset.open(
-            folder, version, of_store=of_store, transform=transform, stage=stage, io=io, check=check
+            folder, version, of_store=of_store, transform=transform, stage=stage, io=io, check=check, split=sides
         )
+    if sides is not None:
+        raise not_split(os.fspath(path))
     if version is not None:
         raise UsageError(f"version={version}: {os.fspath(path)} has never been changed, so it has no versions")
     return PackedDataset(of_store(store))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from packtrain._core.errors import CorruptFile
 from packtrain._core.files import checksum_file
 from packtrain._core.index import map_column
-from packtrain._core.manifest import ColumnInfo
+from packtrain._core.manifest import ColumnInfo, FileInfo
 from packtrain._core.problems import reading
 from packtrain._core.versions import DROPPED, DroppedRows, Segment
 
@@ -70,13 +70,24 @@ def dropped_rows(dataset: Path, dropped: DroppedRows, records: int) -> npt.NDArr
         CorruptFile: The file is missing or damaged.
         UnreadableFile: It cannot be read.
     """
-    folder = dataset / DROPPED
-    rows = map_column(folder, ColumnInfo(dropped.name, dropped.bytes, dropped.crc32c, "<i8", (dropped.records,)))
-    path = folder / f"{dropped.name}.npy"
+    rows = checked_column(dataset, DROPPED, dropped, "<i8", dropped.records)
+    if len(rows) and not (rows[0] >= 0 and rows[-1] < records and (np.diff(rows) > 0).all()):
+        name = f"{DROPPED}/{dropped.name}.npy"
+        raise CorruptFile(f"{dataset / name} is damaged: its rows do not ascend, or are outside", file=name)
+    return rows
+
+
+def checked_column(dataset: Path, folder: str, file: FileInfo, dtype: str, length: int) -> npt.NDArray[Any]:
+    """A column beside the segments that a version names, [length], mapped.
+
+    Raises:
+        CorruptFile: The file is missing or damaged.
+        UnreadableFile: It cannot be read.
+    """
+    column = map_column(dataset / folder, ColumnInfo(file.name, file.bytes, file.crc32c, dtype, (length,)))
+    path = dataset / folder / f"{file.name}.npy"
     with reading(path):
         found = checksum_file(path)
-    if found != dropped.crc32c:
-        raise CorruptFile(f"{path} is damaged: its checksum differs from the version's", file=f"{DROPPED}/{path.name}")
-    if len(rows) and not (rows[0] >= 0 and rows[-1] < records and (np.diff(rows) > 0).all()):
-        raise CorruptFile(f"{path} is damaged: its rows do not ascend, or are outside", file=f"{DROPPED}/{path.name}")
-    return rows
+    if found != file.crc32c:
+        raise CorruptFile(f"{path} is damaged: its checksum differs from the version's", file=f"{folder}/{path.name}")
+    return column

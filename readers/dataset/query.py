@@ -17,6 +17,7 @@ from packtrain._core.arguments import instance
 from packtrain._core.errors import MissingDependency, UsageError
 from packtrain._core.installing import extra_command
 from packtrain._core.schema import IMAGE, LABEL, Field
+from packtrain._core.versions import SPLIT
 
 from .expression import checked, wrong
 from .store import Store
@@ -139,13 +140,16 @@ def columns_of(store: Store) -> dict[str, Column]:
         columns["label"] = columns["label_id"] = Column(lambda rows: pl.Series(store.column(LABEL, rows)), reason)
         if schema.classes is not None:
             names = pl.Series([*map(_clean, schema.classes), None], dtype=pl.String)
-            columns["label"] = Column(partial(_class_names, store, names))
+            columns["label"] = Column(partial(_named_numbers, store, names, LABEL))
     if schema.image is not None:
         of_image = _columns_of_field(store, schema.image)
         columns |= {name.removeprefix(f"{IMAGE}."): column for name, column in of_image.items()}
     # A field that is called width comes before the image's width, which is image.width as well.
     for field in schema.fields:
         columns |= _columns_of_field(store, field)
+    if store.side_names:
+        sides = pl.Series([*store.side_names, None], dtype=pl.String)
+        columns[SPLIT] = Column(partial(_named_numbers, store, sides, SPLIT))
     return columns
 
 
@@ -187,11 +191,11 @@ def _values(store: Store, field: Field, column: str | None, rows: Rows) -> polar
     return series if present.all() else series.set(pl.Series(~present), None)
 
 
-def _class_names(store: Store, names: polars.Series, rows: Rows) -> polars.Series:
-    """The name of each label; null for one that has no name, for which `names` ends with null."""
-    labels = store.column(LABEL, rows)
-    known = (labels >= 0) & (labels < len(names) - 1)
-    return names.gather(np.where(known, labels, len(names) - 1))
+def _named_numbers(store: Store, names: polars.Series, column: str, rows: Rows) -> polars.Series:
+    """The name of each number in a column; null for one that has no name, for which `names` ends with null."""
+    numbers = store.column(column, rows)
+    known = (numbers >= 0) & (numbers < len(names) - 1)
+    return names.gather(np.where(known, numbers, len(names) - 1))
 
 
 def _clean(name: str) -> str:

@@ -101,6 +101,7 @@ class Store(ABC):
             loader follows this. If it followed what is at hand, two ranks would take different orders when only one of
             their machines has a copy.
         has_paths: False if rows have no path.
+        side_names: Names of the sides of a dataset that was split, by their numbers in the column ``split``.
     """
 
     path: Path
@@ -113,6 +114,7 @@ class Store(ABC):
     compares_again: bool = False
     remote: bool = False
     has_paths: bool = True
+    side_names: tuple[str, ...] = ()
 
     @abstractmethod
     def __len__(self) -> int:

@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,9 +23,13 @@ from packtrain._core.index import ROWS_PER_BLOCK, Columns
 from packtrain._core.locks import Lock
 from packtrain._core.problems import reading
 from packtrain._core.schema import LABEL, Field, Schema
+from packtrain._core.suggestions import did_you_mean
 from packtrain._core.versions import (
     LAYERS,
+    NO_SIDE,
+    SPLIT,
     Segment,
+    Split,
     Version,
     is_dropped,
     layer_manifest,
@@ -34,9 +39,10 @@ from packtrain._core.versions import (
 from packtrain._storage.staging.locks import lease_on
 
 from .indexed import IndexedValues
-from .kept import KeptRows
+from .kept import KeptRows, dropped_rows
 from .query import Query, pieces
 from .records import FieldRecords
+from .sides import Sides, not_split, segment_sides
 from .sound import Check
 from .store import Label, RecordStore
 
@@ -115,6 +121,8 @@ class SegmentStore(RecordStore):
         lease: A lease on the version; None where nobody can drop it.
         io: See `RecordStore`.
         check: See `RecordStore`.
+        split: How the version is split.
+        sides: Names of the sides whose rows are read; none if all rows are.
 
     Raises:
         CorruptFile: A manifest or an index is damaged, or is not the one that the version names.
@@ -122,9 +130,18 @@ class SegmentStore(RecordStore):
     """
 
     def __init__(
-        self, dataset: Path, schema: Schema, segment: Segment, lease: VersionLease | None, io: str, check: Check
+        self,
+        dataset: Path,
+        schema: Schema,
+        segment: Segment,
+        lease: VersionLease | None,
+        io: str,
+        check: Check,
+        split: Split | None = None,
+        sides: Sequence[str] = (),
     ) -> None:
-        self._of: Final = (dataset, schema, segment, lease, io, check)
+        self._of: Final = (dataset, schema, segment, lease, io, check, split, sides)
+        self.side_names = () if split is None else split.names
         super().__init__(segment.folder(dataset), io=io, check=check, manifest=segment_manifest(dataset, segment))
         self._layers: Final[dict[str, RecordStore]] = {}
         for layer in segment.layers:
@@ -138,6 +155,14 @@ class SegmentStore(RecordStore):
         self._absent = frozenset(schema.names) - own.keys()
         if (labels := self._layers.get(LABEL)) is not None:
             self.identity = f"{self.identity}/{labels.identity}"
+        if sides and split is not None and (file := split.of(segment.name)) is not None:
+            self.identity = f"{self.identity}/{','.join(sides)} of {file.name}"
+
+    @cached_property
+    def sides(self) -> Sides:
+        """The number of the side of each row, uint8 [rows]; raises what `segment_sides` raises."""
+        dataset, _, segment, _, _, _, split, _ = self._of
+        return segment_sides(dataset, split, segment)
 
     @override
     def field(self, name: str) -> FieldRecords | IndexedValues:
@@ -165,6 +190,8 @@ class SegmentStore(RecordStore):
 
     @override
     def column(self, name: str, rows: npt.NDArray[np.int64], field: str | None = None) -> npt.NDArray[Any]:
+        if field is None and name == SPLIT:
+            return self.sides[rows]
         if field in self._absent:
             found: npt.NDArray[Any] = self.field(field).columns[name][rows]
             return found
@@ -199,10 +226,46 @@ class SegmentStore(RecordStore):
         return SegmentStore, self._of
 
 
-def segment_stores(dataset: Path, version: Version, io: str, check: Check) -> list[SegmentStore]:
+def segment_stores(
+    dataset: Path, version: Version, io: str, check: Check, sides: Sequence[str] = ()
+) -> list[SegmentStore]:
     """The records of each segment of a version; raises what the class raises, and UsageError if it was dropped."""
     lease = VersionLease(dataset, version.number)
-    return [SegmentStore(dataset, version.schema, segment, lease, io, check) for segment in version.segments]
+    schema, split = version.schema, version.split
+    return [SegmentStore(dataset, schema, segment, lease, io, check, split, sides) for segment in version.segments]
+
+
+def rows_on_sides(
+    dataset: Path, version: Version, stores: Sequence[SegmentStore], names: Sequence[str]
+) -> list[npt.NDArray[np.int64]]:
+    """For each segment, those of its rows in the version that are on one of these sides, ascending.
+
+    Raises:
+        UsageError: The version is not split, there is no such side or no row on it, or rows are on no side.
+        CorruptFile: The sides are damaged.
+    """
+    if version.split is None:
+        raise not_split(str(dataset))
+    there, found, without = version.split.names, list[npt.NDArray[np.int64]](), 0
+    if unknown := [name for name in names if name not in there]:
+        raise UsageError(
+            f"split={unknown[0]!r}: {dataset} is split in {', '.join(there)}{did_you_mean(unknown[0], there)}"
+        )
+    numbers = [there.index(name) for name in names]
+    for segment, store in zip(version.segments, stores, strict=True):
+        kept = np.ones(segment.records, bool)
+        if segment.dropped is not None:
+            kept[dropped_rows(dataset, segment.dropped, segment.records)] = False
+        without += int(np.count_nonzero(kept & (store.sides == NO_SIDE)))
+        found.append(np.flatnonzero(kept & np.isin(store.sides, numbers)))
+    if without:
+        raise UsageError(
+            f"{dataset}: {without:,} rows that were appended are on no side: run `packtrain split {dataset}` again, "
+            "which leaves the others where they are"
+        )
+    if not any(map(len, found)):
+        raise UsageError(f"split={', '.join(names)!r}: {dataset} has no row there")
+    return found
 
 
 def rows_where(

@@ -23,7 +23,6 @@ from packtrain._core.manifest import MANIFEST, VERSIONS
 from packtrain._core.problems import reading
 from packtrain._core.versions import (
     BASE,
-    DROPPED,
     LAYERS,
     MARK,
     MOST_VERSION_BYTES,
@@ -116,12 +115,10 @@ class SourceVersion:
         body = _read(location, name, MOST_VERSION_BYTES, objects)
         version = parse_version(body, location / name, root, chosen)
         documents = {MANIFEST: data, name: body}
-        for segment in version.segments:
-            if (dropped := segment.dropped) is not None:
-                file = f"{DROPPED}/{dropped.name}.npy"
-                documents[file] = _read(location, file, dropped.bytes, objects)
-                if crc32c(documents[file]) != dropped.crc32c:
-                    raise CorruptFile(f"{location / file} is damaged: its checksum differs", file=file)
+        for file, column in version.columns.items():
+            documents[file] = _read(location, file, column.bytes, objects)
+            if crc32c(documents[file]) != column.crc32c:
+                raise CorruptFile(f"{location / file} is damaged: its checksum differs", file=file)
         return cls(location, version, documents)
 
     @property

@@ -17,7 +17,7 @@ from helpers.faults.campaign import Campaign, Program
 from helpers.faults.harness import Action, FaultServer
 from helpers.support import encoded, packed, picture, tree
 
-from packtrain import append, compact, drop_rows, drop_version, open_dataset, purge, verify
+from packtrain import append, compact, drop_rows, drop_version, open_dataset, purge, split, verify
 from packtrain._core.versions import load_version
 from packtrain.errors import OutputConflict, UsageError
 
@@ -201,6 +201,47 @@ def test_segments_are_joined_beside_appends_and_drops(before: Path, tmp_path: Pa
         expected += [50 + 10 * turn, 51 + 10 * turn]
         assert labels(before) == expected
         assert not verify(before).problems
+
+
+SPLIT = """
+from packtrain import split
+split(args["OUT"], val=0.5, stratified=False)
+"""
+
+
+def test_killed_while_it_is_split(packer: FaultServer, before: Path, memory_path: Path, campaign: Campaign) -> None:
+    """Either no row is on a side or each is, and it is the same one however often the run was stopped."""
+    out = memory_path / "out"
+    program = Program(packer, SPLIT, {"OUT": str(out)}, out).starting_from(before)
+    calls = program.undisturbed()
+    val = [int(label) for label in open_dataset(out, split="val").targets]
+    assert len(val) == 3
+    for _ in campaign(program, calls, Action.KILL, Action.TEAR, every=8):
+        assert len(labels(out)) == 6
+        assert not verify(out).problems
+        assert program.run().returncode == 0
+        assert [int(label) for label in open_dataset(out, split="val").targets] == val
+        assert not verify(out).problems
+
+
+def halved(out: str) -> int:
+    return split(out, val=0.5, stratified=False).version
+
+
+def test_several_split_beside_an_append(before: Path, tmp_path: Path) -> None:
+    """Who comes second finds every row on a side, and makes no version."""
+    number = 1 + len(list((before / "versions").glob("*.json")) or [1])
+    with multiprocessing.get_context("fork").Pool(3) as pool:
+        splits = [pool.apply_async(halved, (str(before),)) for _ in range(2)]
+        more = pool.apply_async(appended, (str(before), str(listed(tmp_path, 50, 2))))
+        found = {each.get() for each in splits}
+        more.get()
+    assert found <= {number, number + 1, number + 2}
+    halved(str(before))
+    sides = [[int(label) for label in open_dataset(before, split=name).targets] for name in ("train", "val")]
+    assert sorted(sides[0] + sides[1]) == [0, 1, 2, 3, 4, 5, 50, 51]
+    assert len(sides[0]) == len(sides[1])
+    assert not verify(before).problems
 
 
 def appended(out: str, listing: str) -> None:

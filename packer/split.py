@@ -1,0 +1,362 @@
+"""Splits a dataset into train, val and test, or into folds, as a new version that says which side each row is on."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from packtrain._core.arguments import checks_names, flag, items, path_of, unexpected, whole
+from packtrain._core.errors import UsageError
+from packtrain._core.files import make_folder, write_file
+from packtrain._core.key_hashes import key_hashes
+from packtrain._core.npy import npy_header
+from packtrain._core.printable import printable
+from packtrain._core.versions import (
+    MOST_FOLDS,
+    NO_SIDE,
+    SIDES,
+    WHOLE,
+    Change,
+    Segment,
+    SegmentSides,
+    Split,
+    Version,
+    has_versions,
+    publish,
+    random_name,
+)
+from packtrain._readers.dataset.kept import dropped_rows
+from packtrain._readers.dataset.sides import Sides, segment_sides
+from packtrain._readers.dataset.store import RecordStore
+from packtrain._readers.dataset.versioned import segment_stores
+
+from .changing import ChangeReport, begun, would_be
+from .sides import Hashes, JoinedSides, sides_of
+
+_PATH: Final = "path"
+_REGEX: Final = "path:"
+_DEFAULTS: Final = Split(val=0, test=0, folds=0, seed=0, by=(_PATH,), stratified=True)
+
+
+@checks_names()
+def split(
+    dataset: str | os.PathLike[str],
+    *,
+    val: str | float | None = None,
+    test: str | float | None = None,
+    folds: int | None = None,
+    seed: int | None = None,
+    by: str | Sequence[str] | None = None,
+    stratified: bool | None = None,
+    replace_existing: bool = False,
+    dry_run: bool = False,
+) -> ChangeReport:
+    """Splits a dataset into ``train``, ``val`` and ``test``, or into folds, as a new version.
+
+    Which side a row is on follows from its key, its class, the seed and the shares alone, and stays the same for ever.
+    Rows that are on a side stay there. After samples were appended, `split` without options puts these on a side, as
+    the options say that the dataset was first split with.
+
+    Args:
+        dataset: The folder of the dataset.
+        val: Share of the rows for ``val``, such as ``"10%"`` or 0.1. The rest is ``train``.
+        test: Share of the rows for ``test``.
+        folds: In place of shares, how many folds there are to be, of about the same size: ``fold-0`` and so on.
+        seed: Another one gives another split, from 0, below 2**64. None: 0.
+        by: Rows with the same key are on the same side. ``"path"``, the path of the row, is the key if it is None;
+            ``"path:REGEX"`` is what the first group of a regular expression finds in it, or all that it finds if it has
+            no group; the name of a text field is its text. With several, rows that have any key in common.
+        stratified: False to split all rows together, and not each class by itself. None: True. Without labels that are
+            classes, all rows are one class.
+        replace_existing: True to split anew, and forget which side rows are on.
+        dry_run: True to write nothing, and report what would be written.
+
+    Returns:
+        The new version, or the newest one if all its rows are on a side. `sides` counts the rows on each.
+
+    Raises:
+        UsageError: The options do not fit together, or are others than those that the dataset was split with; or a row
+            joins groups that are on different sides.
+        PacktrainError: The dataset cannot be read, or not be written to.
+    """
+    folder = path_of("dataset", dataset)
+    given = {
+        "val": _share("val", val),
+        "test": _share("test", test),
+        "folds": None if folds is None else _folds(folds),
+        "seed": None if seed is None else _seed(seed),
+        "by": None if by is None else (by,) if isinstance(by, str) else tuple(items("by", by, "names of keys")),
+        "stratified": None if stratified is None else flag("stratified", stratified),
+    }
+    wanted = _Wanted(
+        {name: value for name, value in given.items() if value is not None}, flag("replace_existing", replace_existing)
+    )
+    # Who asks for what cannot be leaves a dataset that is as it was packed alone.
+    wanted.of(begun(folder, dry_run=True))
+    newest = begun(folder, dry_run=flag("dry_run", dry_run))
+    if dry_run:
+        found = _Found.of(folder, newest, wanted)
+        if not found.changed:
+            return ChangeReport(folder, newest.number, newest.records, sides=found.counts, dry_run=True)
+        report = would_be(folder, newest, newest.records, *[f"{SIDES}/*.npy"] * len(found.changed))
+        return replace(report, sides=found.counts)
+    last: list[_Found] = []
+    version = publish(folder, partial(_with_sides, folder, wanted, last.append))
+    return ChangeReport(folder, version.number, version.records, sides=last[-1].counts)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What was asked for.
+
+    Attributes:
+        given: The options that were given, as `Split` has them.
+        anew: True to forget the sides that there are.
+    """
+
+    given: dict[str, Any]
+    anew: bool
+
+    def of(self, version: Version) -> Split:
+        """How a version is to be split, with the sides that there are.
+
+        Raises:
+            UsageError: It does not say how, or otherwise than the version is split.
+        """
+        known = None if self.anew else version.split
+        if known is not None:
+            for name, value in self.given.items():
+                if value != (there := getattr(known, name)):
+                    raise UsageError(
+                        f"`{name}` was {_shown(name, there)} when the dataset was split: leave it out to put new rows "
+                        "on a side, or add --replace to split all rows anew"
+                    )
+            return known
+        wanted = replace(_DEFAULTS, **self.given)
+        if not (wanted.val or wanted.test or wanted.folds):
+            raise UsageError("say how to split: `val`, such as 10%, `test`, or `folds`")
+        if wanted.folds and (wanted.val or wanted.test):
+            raise UsageError("`folds` and shares do not go together: leave out `val` and `test`")
+        if wanted.val + wanted.test >= WHOLE:
+            raise UsageError("`val` and `test` leave nothing for train: together they must be less than 100%")
+        if not wanted.by:
+            raise UsageError("`by` names no key: leave it out to split by path")
+        return wanted
+
+
+def _share(name: str, value: object) -> int | None:
+    """A share in millionths."""
+    if value is None:
+        return None
+    expected = "a share between 0 and 1, such as 10% or 0.1, of at most six decimals"
+    text = str(value).strip()
+    try:
+        number = Decimal(text.removesuffix("%")) * (WHOLE // 100 if text.endswith("%") else WHOLE)
+    except InvalidOperation:
+        raise unexpected(name, value, expected) from None
+    if isinstance(value, bool) or not number.is_finite() or not 0 < number < WHOLE or number != int(number):
+        raise unexpected(name, value, expected)
+    return int(number)
+
+
+def _folds(value: int) -> int:
+    folds = whole("folds", value, 2)
+    if folds > MOST_FOLDS:
+        raise unexpected("folds", value, f"a whole number from 2 to {MOST_FOLDS}")
+    return folds
+
+
+def _seed(value: int) -> int:
+    seed = whole("seed", value, 0)
+    if seed >= 1 << 64:
+        raise unexpected("seed", value, "a whole number from 0, below 2**64")
+    return seed
+
+
+def _shown(name: str, value: Any) -> str:
+    if name in ("val", "test"):
+        return f"{Decimal(value) * 100 / WHOLE:f}%"
+    return " ".join(value) if name == "by" else str(value)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Which side each row is to be on.
+
+    Attributes:
+        split: How the version is split, with the sides that there are.
+        changed: The new sides of the rows of segments, by their names.
+        counts: Number of rows on each side, by its name.
+    """
+
+    split: Split
+    changed: dict[str, Sides]
+    counts: dict[str, int]
+
+    @classmethod
+    def of(cls, folder: Path, version: Version, wanted: _Wanted) -> _Found:
+        """What it is to be in the version after this one."""
+        split = wanted.of(version)
+        # Of a dataset that is as it was packed, there is no document of a version that could be locked.
+        stores = segment_stores(folder, version, "auto", True) if has_versions(folder) else [RecordStore(folder)]
+        rows = [_kept(folder, segment) for segment in version.segments]
+        before = [segment_sides(folder, split, segment) for segment in version.segments]
+        recorded = np.concatenate([sides[kept] for sides, kept in zip(before, rows, strict=True)])
+        keys = [
+            np.concatenate(
+                [_hashes(store, key, kept, split.seed, number) for store, kept in zip(stores, rows, strict=True)]
+            )
+            for number, key in enumerate(split.by)
+        ]
+        try:
+            sides = sides_of(keys, _classes(version, stores, rows, split), recorded, split)
+        except JoinedSides as error:
+            raise _joined(folder, split, recorded, error) from None
+        changed, start = {}, 0
+        for segment, kept, old in zip(version.segments, rows, before, strict=True):
+            new = old.copy()
+            new[kept] = sides[start : start + segment.rows]
+            start += segment.rows
+            if split.of(segment.name) is None or not np.array_equal(new, old):
+                changed[segment.name] = new
+        counts = np.bincount(sides, minlength=len(split.names)).tolist()
+        return cls(
+            split,
+            changed,
+            {name: count for name, count in zip(split.names, counts, strict=True) if _is_side(split, name)},
+        )
+
+
+def _is_side(split: Split, name: str) -> bool:
+    return not ((name == "val" and not split.val) or (name == "test" and not split.test))
+
+
+def _with_sides(folder: Path, wanted: _Wanted, note: Callable[[_Found], None], newest: Version) -> Version:
+    """The version that follows `newest`, each row of which is on a side; `newest` if that is so already."""
+    found = _Found.of(folder, newest, wanted)
+    note(found)
+    if not found.changed:
+        return newest
+    written = [_written(folder, name, sides) for name, sides in found.changed.items()]
+    kept = tuple(each for each in found.split.rows if each.segment not in found.changed)
+    counts = ", ".join(f"{name} {count:,}" for name, count in found.counts.items())
+    changed = newest.after(Change("split", f"split by {' and '.join(found.split.by)}: {counts}"), newest.segments)
+    return replace(changed, split=replace(found.split, rows=(*kept, *written)))
+
+
+def carried_sides(folder: Path, before: Version, made: Iterable[tuple[Sequence[Segment], Segment]]) -> Split | None:
+    """How a version is split in which each of some new segments takes the place of others: rows stay on their sides."""
+    if (split := before.split) is None:
+        return None
+    rows = {each.segment: each for each in split.rows}
+    for run, new in made:
+        sides = [segment_sides(folder, split, segment)[_kept(folder, segment)] for segment in run]
+        for segment in run:
+            rows.pop(segment.name, None)
+        if ((together := np.concatenate(sides)) != NO_SIDE).any():
+            rows[new.name] = _written(folder, new.name, together)
+    return replace(split, rows=tuple(rows.values()))
+
+
+def _written(folder: Path, segment: str, sides: Sides) -> SegmentSides:
+    make_folder(folder / SIDES)
+    name = random_name()
+    header, values = npy_header("|u1", sides.shape), sides.tobytes()
+    write_file(folder / SIDES / f"{name}.npy", [header, values], exclusive=True)
+    return SegmentSides(name, len(header) + len(values), crc32c(values, crc32c(header)), segment)
+
+
+def _kept(folder: Path, segment: Segment) -> Any:
+    """What chooses the rows of a segment that the version has: a slice of all, or a boolean for each."""
+    if segment.dropped is None:
+        return slice(None)
+    kept = np.ones(segment.records, bool)
+    kept[dropped_rows(folder, segment.dropped, segment.records)] = False
+    return kept
+
+
+def _classes(
+    version: Version, stores: Sequence[RecordStore], rows: Sequence[Any], split: Split
+) -> npt.NDArray[np.int64]:
+    """The class of each row, from 0, in the order of the labels; all 0 if they count together."""
+    if not split.stratified or str(version.labels) != "int":
+        return np.zeros(version.records, np.int64)
+    labels = np.concatenate([store.all_labels()[kept] for store, kept in zip(stores, rows, strict=True)])
+    least, most = int(labels.min()), int(labels.max())
+    if most - least >= version.records:
+        return np.unique(labels, return_inverse=True)[1].astype(np.int64)
+    there = np.bincount(labels - least) > 0
+    numbers: npt.NDArray[np.int64] = (np.cumsum(there) - 1)[labels - least]
+    return numbers
+
+
+def _hashes(store: RecordStore, key: str, kept: Any, seed: int, number: int) -> Hashes:
+    """The hash of the key of each row of a segment that is kept."""
+    store.index.check_all()
+    offsets, texts = store.index["path_offsets"], store.index["path_bytes"]
+    if key == _PATH:
+        of_all: Hashes = key_hashes(offsets, texts, seed, number)[kept]
+        return of_all
+    rows = np.arange(len(store))[kept].tolist()
+    found = _found(store, key.removeprefix(_REGEX), rows) if key.startswith(_REGEX) else _texts(store, key, rows)
+    contents = list(found)
+    ends = np.cumsum([0, *map(len, contents)])
+    return key_hashes(ends, np.frombuffer(b"".join(contents), np.uint8), seed, number)
+
+
+def _found(store: RecordStore, regex: str, rows: Sequence[int]) -> Iterator[bytes]:
+    """What a regular expression finds in the paths of some rows."""
+    try:
+        search = re.compile(os.fsencode(regex)).search
+    except re.error as error:
+        raise UsageError(f"`by` {_REGEX}{regex}: this is no regular expression ({error})") from None
+    texts, offsets = store.index["path_bytes"].tobytes(), store.index["path_offsets"].tolist()
+    for row in rows:
+        found = search(texts[offsets[row] : offsets[row + 1]])
+        part = None if found is None else found[1] if found.re.groups else found[0]
+        if part is None:
+            raise UsageError(f"`by` {_REGEX}{regex}: it finds nothing in the path of {store.describe(row)}")
+        yield part
+
+
+def _texts(store: RecordStore, name: str, rows: Sequence[int]) -> Iterator[bytes]:
+    """The texts of a field of some rows; the path of a row that is without it."""
+    if name not in store.schema.names:
+        raise UsageError(
+            f"`by` {name}: the dataset has no such field; keys are path, path:REGEX and texts, of which it has "
+            f"{', '.join(each.name for each in store.schema.fields if each.kind == 'text') or 'none'}"
+        )
+    if store.schema[name].kind != "text":
+        raise UsageError(f"`by` {name}: it is of the kind {store.schema[name].kind}, and only texts can be keys")
+    records = store.field(name)
+    for row in rows:
+        text = records.read(row)
+        yield os.fsencode(store.filename(row)) if text is None else bytes(text)
+
+
+def _joined(folder: Path, split: Split, recorded: Sides, error: JoinedSides) -> UsageError:
+    from packtrain._readers.dataset.stored_rows import StoredRows
+
+    stored = StoredRows(folder)
+
+    def shown(row: int) -> str:
+        store, inner = stored.locate(row)
+        side = f" on {split.names[recorded[row]]}" if recorded[row] != NO_SIDE else ""
+        return f"row {row} ({printable(store.filename(inner))}){side}"
+
+    one, other, joining = error.rows
+    what = f"{shown(joining)} belongs to" if joining >= 0 else "there are"
+    return UsageError(
+        f"{folder}: {what} groups on different sides: {shown(one)}, and {shown(other)}. Drop one of these rows, or add "
+        "--replace to split all rows anew"
+    )
