@@ -74,8 +74,11 @@ def purge(
     if has_versions(folder):
         with sole_user(folder, old):
             pass
+    left = [each for each in affected if each.rows > len(chosen.get(each.name, ()))]
+    # Before anything is written: it may be refused.
+    again = Change("purge", f"wrote {len(left):,} segments again")
+    rewrite(folder, newest, [[each] for each in left], again, workers=workers, dry_run=True, on_progress=None)
     if dry_run:
-        left = [each for each in affected if each.rows > len(chosen.get(each.name, ()))]
         report = would_be(
             folder,
             newest,

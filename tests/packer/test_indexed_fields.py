@@ -34,6 +34,7 @@ from packtrain import (
     export,
     open_dataset,
     pack,
+    purge,
     verify,
 )
 from packtrain._cli.main import group
@@ -403,6 +404,7 @@ def test_they_cannot_be_packed_yet(out: Path, tmp_path: Path) -> None:
         partial(pack, layer, tmp_path / "again"),
         partial(pack, out, tmp_path / "again"),
         partial(compact, out),
+        partial(purge, out, [0]),
     ):
         before = tree(out)
         with pytest.raises(UsageError, match="a number lies in the index, and cannot be written again yet"):
