@@ -24,7 +24,11 @@ from .paths import PATH, PATH_OR_URL
     "--root", type=PATH_OR_URL, help="Folder that relative paths start from; default: the folder of the list."
 )
 @column_options
-@click.option("--labels", type=click.Choice(["class"]), help="class: the label on each line is the name of a class.")
+@click.option(
+    "--labels",
+    type=click.Choice(["class", "int"]),
+    help="The label on each line is the name of a class, or its number.  [default: int]",
+)
 @click.option(
     "--classes", type=PATH, help="File of class names, if there are new ones: those that the dataset has come first."
 )
@@ -70,7 +74,7 @@ def command(
             dataset,
             source,
             columns=columns_of(**columns),
-            label_names=labels == "class",
+            label_names=None if labels is None else labels == "class",
             classes=classes,
             root=root,
             num_workers=workers or available_cores(),

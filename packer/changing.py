@@ -21,9 +21,10 @@ from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import OutputConflict, UsageError
 from packtrain._core.files import NO_LOCKS, make_folder, write_file
 from packtrain._core.locks import Lock
-from packtrain._core.manifest import MANIFEST, Manifest
+from packtrain._core.manifest import MANIFEST, Manifest, is_dataset
 from packtrain._core.npy import npy_header
 from packtrain._core.opening import read_regular
+from packtrain._core.options import LabelSpec
 from packtrain._core.schema import IMAGE, LABEL
 from packtrain._core.version_schema import MergedSchema, PartSchema, part_schema
 from packtrain._core.versions import (
@@ -47,7 +48,7 @@ from packtrain._core.versions import (
 from packtrain._readers.dataset.kept import KeptRows, dropped_rows
 from packtrain._readers.dataset.stored_rows import StoredRows
 from packtrain._readers.dataset.versioned import rows_where, segment_stores
-from packtrain._storage.remote.urls import place_of
+from packtrain._storage.remote.urls import Url, place_of
 
 from .options import Columns, FieldColumn, PackOptions
 from .output import Output
@@ -129,7 +130,7 @@ def append(
     source: str | os.PathLike[str],
     *,
     columns: Columns | None = None,
-    label_names: bool = False,
+    label_names: bool | None = None,
     classes: Path | tuple[str, ...] | None = None,
     root: str | os.PathLike[str] | None = None,
     num_workers: int = 1,
@@ -147,7 +148,8 @@ def append(
         dataset: The folder of the dataset.
         source: What to append, as `packtrain.pack` takes it.
         columns: Which columns of the list hold what; None: those that the dataset was packed from.
-        label_names: True if the label on each line is the name of a class.
+        label_names: True if the label on each line is the name of a class, False if it is a number. None: a number,
+            unless the dataset has a class whose name is the number of another one: then it is an error not to say.
         classes: Class names in label order, or a file with one per line, if there are new ones: the names that the
             dataset has come first. None: those that it has.
         root: Folder that relative paths start from; None for the folder of the list.
@@ -169,15 +171,19 @@ def append(
     function("on_progress", on_progress)
     function("on_warning", on_warning)
     newest = begun(folder, dry_run=flag("dry_run", dry_run))
-    like = options_like(folder, newest)
+    listed, like = place_of("source", source), options_like(folder, newest)
+    if isinstance(listed, Path) and is_dataset(listed):
+        # It says itself what its rows are; whether they fit is seen as the version is made.
+        like = replace(like, columns=None, classes=None, labels=LabelSpec())
+    elif label_names is None and not (isinstance(listed, Path) and listed.is_dir()):
+        _require_plain_names(folder, newest, listed)
     options = replace(
         like,
         columns=like.columns if columns is None else instance("columns", columns, Columns),
-        label_names=flag("label_names", label_names),
+        label_names=flag("label_names", label_names or False),
         classes=like.classes if classes is None else classes,
         root=None if root is None else path_of("root", root),
     )
-    listed = place_of("source", source)
     with open_listing(listed, folder, folder, options, on_warning) as (images, options, before):
         plan = plan_shards(outline_plan(images, options), images)
         name = part_name(plan)
@@ -202,6 +208,20 @@ def append(
             text = f"appended {segment.records:,} samples of {os.path.basename(os.fspath(listed))}"
             version = publish(folder, partial(_with_segment, folder, segment, Change("append", text)))
     return ChangeReport(folder, version.number, version.records, added=segment.records, packed=packed)
+
+
+def _require_plain_names(folder: Path, version: Version, listed: Path | Url) -> None:
+    """Refuses to guess what ``1`` on a line of a list means.
+
+    Raises:
+        UsageError: A class has the number of another one for a name.
+    """
+    for number, name in enumerate(version.classes or ()):
+        if name.isascii() and name.isdecimal() and int(name) != number:
+            raise UsageError(
+                f"{folder} has a class {name!r} whose number is {number}, so nobody knows which of them a label in "
+                f"{listed} is: give --labels class for names, or --labels int for numbers (label_names=True or False)"
+            )
 
 
 @checks_names()

@@ -98,3 +98,35 @@ def test_what_cannot_be_packed_is_refused(changed: Path) -> None:
 def test_tune_reads_a_version(changed: Path) -> None:
     options = TuneOptions(batch_size=2, seconds=1, max_workers=0, transform="center8")
     assert tune(changed, options).results
+
+
+def named(path: Path) -> list[str]:
+    """The class names of all rows."""
+    dataset = open_dataset(path)
+    assert dataset.classes is not None
+    return [dataset.classes[int(dataset.label(row))] for row in range(len(dataset))]
+
+
+def test_a_dataset_with_class_names_is_appended_to_one(tmp_path: Path) -> None:
+    image_set(tmp_path, 6)
+    lines = [f"image {number}.jpg {'cat' if number % 2 else 'dog'}\n" for number in range(6)]
+    for name, chosen in (("one", lines[:4]), ("two", lines[4:]), ("other", ["image 0.jpg bird\n"])):
+        (tmp_path / f"{name}.txt").write_text("".join(chosen))
+        pack(tmp_path / f"{name}.txt", tmp_path / name, PackOptions(label_names=True))
+    assert append(tmp_path / "one", tmp_path / "two").records == 6
+    assert named(tmp_path / "one") == [line.split()[-1] for line in lines]
+    with pytest.raises(UsageError, match="label 0 is 'bird' in what is appended, but 'cat' in the dataset"):
+        append(tmp_path / "one", tmp_path / "other")
+    assert len(open_dataset(tmp_path / "one")) == 6
+
+
+def test_labels_that_may_be_names_or_numbers_are_not_guessed(tmp_path: Path) -> None:
+    image_set(tmp_path, 3)
+    (tmp_path / "first.txt").write_text("image 0.jpg 1\nimage 1.jpg 2\nimage 2.jpg 10\n")
+    (tmp_path / "more.txt").write_text("image 1.jpg 1\n")
+    out = tmp_path / "out"
+    pack(tmp_path / "first.txt", out, PackOptions(label_names=True))
+    with pytest.raises(UsageError, match=r"'1' whose number is 0.*--labels class for names, or --labels int"):
+        append(out, tmp_path / "more.txt")
+    append(out, tmp_path / "more.txt", label_names=True)
+    assert named(out) == ["1", "2", "10", "1"]
