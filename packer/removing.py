@@ -254,6 +254,8 @@ def _tree(path: Path) -> Iterator[os.stat_result]:
     """What there is to know of a file, or of a folder and all in it."""
     with suppress(FileNotFoundError):
         yield os.lstat(path)
+    if path.is_symlink():
+        return
     for place, folders, files in os.walk(path):
         for name in (*folders, *files):
             with suppress(FileNotFoundError):
