@@ -21,8 +21,8 @@ from .paths import PATH
     "--by",
     metavar="KEY",
     multiple=True,
-    help="What rows on the same side have in common: path, path:REGEX for a part of the path, or a text field; several "
-    "times for several keys.  [default: path]",
+    help="What rows on the same side have in common: path, path:REGEX for a part of the path, or a field of texts, "
+    "strings or whole numbers; several times for several keys.  [default: path]",
 )
 @click.option("--not-stratified", is_flag=True, help="Split all rows together, not each class by itself.")
 @click.option("--replace", is_flag=True, help="Split all rows anew, whatever side they are on.")

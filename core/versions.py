@@ -265,7 +265,8 @@ class Version:
     def columns(self) -> dict[str, FileInfo]:
         """The files beside its segments that say something of their rows, by name in the dataset's folder."""
         dropped = (segment.dropped for segment in self.segments if segment.dropped is not None)
-        sides = () if self.split is None else self.split.rows
+        there = {segment.name for segment in self.segments}
+        sides = () if self.split is None else (each for each in self.split.rows if each.segment in there)
         return {f"{DROPPED}/{each.name}.npy": each for each in dropped} | {
             f"{SIDES}/{each.name}.npy": each for each in sides
         }

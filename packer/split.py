@@ -21,6 +21,7 @@ from packtrain._core.files import make_folder, write_file
 from packtrain._core.key_hashes import key_hashes
 from packtrain._core.npy import npy_header
 from packtrain._core.printable import printable
+from packtrain._core.schema import Field
 from packtrain._core.versions import (
     MOST_FOLDS,
     NO_SIDE,
@@ -35,6 +36,7 @@ from packtrain._core.versions import (
     publish,
     random_name,
 )
+from packtrain._readers.dataset.indexed import IndexedValues
 from packtrain._readers.dataset.kept import dropped_rows
 from packtrain._readers.dataset.sides import Sides, segment_sides
 from packtrain._readers.dataset.store import RecordStore
@@ -75,7 +77,8 @@ def split(
         seed: Another one gives another split, from 0, below 2**64. None: 0.
         by: Rows with the same key are on the same side. ``"path"``, the path of the row, is the key if it is None;
             ``"path:REGEX"`` is what the first group of a regular expression finds in it, or all that it finds if it has
-            no group; the name of a text field is its text. With several, rows that have any key in common.
+            no group; the name of a field of texts, strings or whole numbers is its value. With several, rows that have
+            any key in common.
         stratified: False to split all rows together, and not each class by itself. None: True. Without labels that are
             classes, all rows are one class.
         replace_existing: True to split anew, and forget which side rows are on.
@@ -308,7 +311,7 @@ def _hashes(store: RecordStore, key: str, kept: Any, seed: int, number: int) -> 
         of_all: Hashes = key_hashes(offsets, texts, seed, number)[kept]
         return of_all
     rows = np.arange(len(store))[kept].tolist()
-    found = _found(store, key.removeprefix(_REGEX), rows) if key.startswith(_REGEX) else _texts(store, key, rows)
+    found = _found(store, key.removeprefix(_REGEX), rows) if key.startswith(_REGEX) else _values(store, key, rows)
     contents = list(found)
     ends = np.cumsum([0, *map(len, contents)])
     return key_hashes(ends, np.frombuffer(b"".join(contents), np.uint8), seed, number)
@@ -329,19 +332,30 @@ def _found(store: RecordStore, regex: str, rows: Sequence[int]) -> Iterator[byte
         yield part
 
 
-def _texts(store: RecordStore, name: str, rows: Sequence[int]) -> Iterator[bytes]:
-    """The texts of a field of some rows; the path of a row that is without it."""
-    if name not in store.schema.names:
-        raise UsageError(
-            f"`by` {name}: the dataset has no such field; keys are path, path:REGEX and texts, of which it has "
-            f"{', '.join(each.name for each in store.schema.fields if each.kind == 'text') or 'none'}"
+def _values(store: RecordStore, name: str, rows: Sequence[int]) -> Iterator[bytes]:
+    """The values of a field of some rows, as texts; the path of a row that is without it."""
+    usable = [field.name for field in store.schema.fields if _is_key(field)]
+    if name not in usable:
+        what = (
+            f"it is of the kind {store.schema[name].kind}" if name in store.schema.names else "there is no such field"
         )
-    if store.schema[name].kind != "text":
-        raise UsageError(f"`by` {name}: it is of the kind {store.schema[name].kind}, and only texts can be keys")
+        raise UsageError(
+            f"`by` {name}: {what}. Keys are path, path:REGEX, and texts, strings and whole numbers, of which there are "
+            f"{', '.join(usable) or 'none'}"
+        )
     records = store.field(name)
     for row in rows:
-        text = records.read(row)
-        yield os.fsencode(store.filename(row)) if text is None else bytes(text)
+        if isinstance(records, IndexedValues):
+            value = records.value(row)
+            found = None if value is None else str(value).encode()
+        else:
+            record = records.read(row)
+            found = None if record is None else bytes(record)
+        yield os.fsencode(store.filename(row)) if found is None else found
+
+
+def _is_key(field: Field) -> bool:
+    return field.kind in ("text", "string") or (field.kind, field.dtype) == ("number", "<i8")
 
 
 def _joined(folder: Path, split: Split, recorded: Sides, error: JoinedSides) -> UsageError:

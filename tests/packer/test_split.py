@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from helpers.support import encoded, flip, held, packed, picture, require_module, tree
 
-from packtrain import FieldColumn, Loader, add_field, append, compact, drop_rows, open_dataset, split, verify
+from packtrain import FieldColumn, Loader, add_field, append, compact, drop_rows, open_dataset, purge, split, verify
 from packtrain._core.versions import NO_SIDE, Split
 from packtrain._readers.dataset.stored_rows import StoredRows
 from packtrain._readers.dataset.summary import summarise
@@ -109,6 +109,10 @@ def test_what_is_joined_or_staged_is_on_its_sides(out: Path, tmp_path: Path, mem
     assert sides(out) == there
     assert not verify(out).problems
     assert split(out).sides == {"train": 40, "val": 17}
+    there = sides(out)
+    purge(out, [1, 40])
+    assert sides(out) == [side for row, side in enumerate(there) if row not in (1, 40)]
+    assert (verify(out).problems, verify(out).orphans) == ((), ())
     val = open_dataset(out, split="val")
     staged = open_dataset(out, split="val", stage=memory_path)
     assert held(staged) == held(val)
@@ -151,6 +155,23 @@ def test_groups_stay_together(out: Path, tmp_path: Path) -> None:
     assert sides(out) == [labels.names[side] for side in expected(hashed, [0] * len(texts), nothing, labels)]
 
 
+def test_numbers_and_strings_are_keys(out: Path, tmp_path: Path) -> None:
+    scans = [row % 7 - 3 if row % 5 else None for row in range(len(paths(out)))]
+    lines = [
+        {"path": path.decode(), "n": scan, "s": f"é{scan}"}
+        for path, scan in zip(paths(out), scans, strict=True)
+        if scan is not None
+    ]
+    listing = tmp_path / "scans.jsonl"
+    listing.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    columns = [FieldColumn(name, kind, name[0], False, True) for name, kind in (("number", "number"), ("s", "string"))]
+    add_field(out, listing, columns)
+    for name, form in (("number", "{}"), ("s", "é{}")):
+        split(out, val=0.4, by=name, replace_existing=True)
+        keys = [path if n is None else form.format(n).encode() for n, path in zip(scans, paths(out), strict=True)]
+        assert sides(out) == specified(out, [keys], [NO_SIDE] * len(keys), Split(400_000, 0, 0, 0, (name,), True))
+
+
 def test_a_row_that_joins_two_sides_is_named(tmp_path: Path) -> None:
     out = packed(listed(tmp_path, range(24)), tmp_path / "out", "tar")
     by = ["path:^(p[0-9]+)/", "path:([0-9]+).jpg$"]
@@ -185,8 +206,8 @@ def test_what_cannot_be_is_refused(out: Path, tmp_path: Path) -> None:
         ({"val": 1}, r"val=1: expected a share"),
         ({"val": "x%"}, r"val='x%': expected a share"),
         ({"folds": 1}, "folds=1"),
-        ({"val": 0.1, "by": "size"}, "no such field"),
-        ({"val": 0.1, "by": "image"}, "only texts can be keys"),
+        ({"val": 0.1, "by": "size"}, "there is no such field"),
+        ({"val": 0.1, "by": "image"}, "it is of the kind image. Keys are path"),
         ({"val": 0.1, "by": "path:("}, "no regular expression"),
         ({"val": 0.1, "by": "path:q"}, "finds nothing in the path of"),
     ]:
