@@ -17,6 +17,7 @@ from packtrain._core.mounts import IN_MEMORY, file_system
 from packtrain._core.versions import is_root
 
 from ..location import Location, location_of, read
+from ..remote.urls import Url
 from .copying import (
     copy_missing,
     has_manifest,
@@ -128,7 +129,8 @@ def stage(
         try:
             source = SourceDataset.load(location)
         except UnsupportedVersion:
-            if not _has_versions(location):
+            # Those in object stores are refused until they can be read there, too.
+            if isinstance(location, Url) or not _has_versions(location):
                 raise
             return _stage_version(SourceVersion.load(location, version), options, report, warn)
         if version is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,9 +21,10 @@ from helpers.staging.laws import assert_same, assert_tidy, big_dataset, until_pi
 from helpers.support import tree
 from helpers.waiting import wait_until
 
-from packtrain import StageOptions, stage, verify
+from packtrain import StageOptions, drop_rows, stage, verify
 from packtrain._readers.dataset.summary import summarise
 from packtrain._storage.remote.urls import Url
+from packtrain.errors import UnsupportedVersion
 from packtrain.staging import entries, evict
 
 MiB = 1 << 20
@@ -61,6 +63,15 @@ def test_any_store(object_server: Server, dataset: Path, place: Path, partial: b
         assert (report.records, report.problems) == (16, ())
         assert summarise(url).label_counts == summarise(dataset).label_counts
         assert [entry.path for entry in evict(place)] == [result.path]
+
+
+def test_a_changed_dataset_is_refused(nginx_server: Server, dataset: Path, place: Path, tmp_path: Path) -> None:
+    changed = shutil.copytree(dataset, tmp_path / "changed")
+    drop_rows(changed, [0])
+    url = uploaded(nginx_server, changed)
+    with nginx_server.in_environment(), pytest.raises(UnsupportedVersion, match="has versions"):
+        stage(url, place)
+    assert entries(place) == []
 
 
 @pytest.mark.parametrize("name", ["moto_server", "nginx_server"])
