@@ -16,7 +16,7 @@ from helpers.damage import assert_named_by_verify, changed, files, flipped, forg
 from helpers.support import FORMATS, image_set, packed, sources
 
 from packtrain import PackOptions, open_dataset, verify
-from packtrain._core.manifest import VERSION
+from packtrain._core.manifest import NEWEST
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._packer.lists.reader import read_list
 from packtrain._packer.planning import outline_plan, plan_shards
@@ -330,12 +330,12 @@ def test_a_missing_manifest_is_no_dataset(plain: Packed) -> None:
 
 def test_a_manifest_of_a_newer_version_is_refused_by_number(plain: Packed) -> None:
     """Even where everything else about it is unknown, such as the place of its checksum."""
-    newer = f"version {VERSION + 1};.* up to {VERSION}\\b"
-    forge(plain.folder / "manifest.json", lambda body: body.update(version=VERSION + 1))
+    newer = f"version {NEWEST + 1};.* up to {NEWEST}\\b"
+    forge(plain.folder / "manifest.json", lambda body: body.update(version=NEWEST + 1))
     for read in (open_dataset, verify):
         with pytest.raises(UnsupportedVersion, match=newer):
             read(plain.folder)
-    (plain.folder / "manifest.json").write_text(json.dumps({"version": VERSION + 1, "all else": "is new"}))
+    (plain.folder / "manifest.json").write_text(json.dumps({"version": NEWEST + 1, "all else": "is new"}))
     for read in (open_dataset, verify):
         with pytest.raises(UnsupportedVersion, match=newer):
             read(plain.folder)

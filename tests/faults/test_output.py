@@ -21,7 +21,7 @@ from helpers.packing import Stopped, stop_after
 from helpers.support import FORMATS, image_set, shard_bytes, tree
 
 from packtrain import PackOptions, pack
-from packtrain._core.manifest import VERSION
+from packtrain._core.manifest import NEWEST
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain.errors import CorruptFile, OutputConflict, UnsupportedVersion
 from packtrain.reports import PackProgress
@@ -242,6 +242,6 @@ def test_a_damaged_plan_is_refused(small_job: Job, tmp_path: Path, finished: boo
 
 def test_a_plan_of_a_newer_version_is_refused_by_number(small_job: Job, tmp_path: Path) -> None:
     small_job.run(tmp_path)
-    forge(tmp_path / "plan.json", lambda body: body.update(version=VERSION + 7))
-    with pytest.raises(UnsupportedVersion, match=rf"plan.json has version {VERSION + 7}; .* up to {VERSION}\b"):
+    forge(tmp_path / "plan.json", lambda body: body.update(version=NEWEST + 7))
+    with pytest.raises(UnsupportedVersion, match=rf"plan.json has version {NEWEST + 7}; .* up to {NEWEST}\b"):
         small_job.run(tmp_path)
