@@ -78,7 +78,7 @@ def too_many_scans(data: bytes | bytearray | memoryview, width: int, height: int
 
 
 def most_scans(width: int, height: int) -> int:
-    """How many scans of an image of this size are decoded, see `too_many_scans`."""
+    """The number of scans of an image of this size that are decoded, see `too_many_scans`."""
     return max(_ALWAYS, _MOST_PIXELS // max(width * height, 1))
 
 

@@ -115,6 +115,11 @@ class FieldInfo(Field):
         """A field with its figures."""
         return cls(**vars(field), bytes=bytes, maximum=maximum, missing=missing)
 
+    @property
+    def plain(self) -> Field:
+        """The field without its figures."""
+        return Field(**{name: getattr(self, name) for name in Field.__dataclass_fields__})
+
 
 @dataclass(frozen=True)
 class ColumnInfo(FileInfo):
@@ -171,9 +176,7 @@ class Manifest:
     @cached_property
     def schema(self) -> Schema:
         """The fields and labels of a sample."""
-        names = Field.__dataclass_fields__
-        fields = (Field(**{name: getattr(field, name) for name in names}) for field in self.fields)
-        return Schema(tuple(fields), self.labels, self.classes)
+        return Schema(tuple(field.plain for field in self.fields), self.labels, self.classes)
 
     @property
     def store(self) -> StoreOptions:

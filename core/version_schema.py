@@ -10,7 +10,7 @@ from typing import Self
 from .errors import UsageError
 from .manifest import FieldInfo, Manifest
 from .options import LabelSpec
-from .schema import LABEL
+from .schema import LABEL, Schema
 from .versions import Layer, Segment, Version, layer_manifest, segment_manifest
 
 
@@ -53,6 +53,11 @@ class MergedSchema:
             first.labels,
             _joined_classes(parts),
         )
+
+    @property
+    def schema(self) -> Schema:
+        """The fields and labels of a sample."""
+        return Schema(tuple(field.plain for field in self.fields), self.labels, self.classes)
 
 
 @dataclass(frozen=True)

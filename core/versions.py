@@ -35,7 +35,7 @@ from .files import make_folder, write_file
 from .manifest import MANIFEST, VERSIONS, Count, FieldInfo, FileInfo, Labels, Manifest, Sha256, why_no_dataset
 from .opening import open_regular, read_regular
 from .problems import reading
-from .schema import Field, Schema
+from .schema import Schema
 from .typed import MOST, Between, Form, OneOf
 
 VERSION: Final = 3
@@ -44,9 +44,9 @@ LAYERS: Final = "layers"
 DROPPED: Final = "dropped"
 SIDES: Final = "sides"
 SPLIT: Final = "split"
-"""What conditions call the side of a row."""
+"""The name of the side of a row in conditions."""
 NO_SIDE: Final = 255
-"""What stands for the side of a row that has none."""
+"""The number of a row that is on no side."""
 MOST_FOLDS: Final = 100
 WHOLE: Final = 1_000_000
 """Shares of a split are counted in millionths."""
@@ -55,7 +55,7 @@ BASE: Final = "base"
 BASE_MANIFEST: Final = "base.json"
 PINS: Final = "pins"
 MARK: Final = ".dropped"
-"""What the document of a version that was dropped has beside it, in place of ``.json``."""
+"""Suffix of the mark beside the document of a version that was dropped, in place of ``.json``."""
 MOST_SEGMENTS: Final = 1024
 CHANGES: Final = ("pack", "append", "add-field", "drop-rows", "relabel", "merge", "compact", "purge", "split")
 _NAME: Final = re.compile(r"([0-9]{8}|[1-9][0-9]{8,18})\.json")
@@ -177,7 +177,7 @@ class SegmentSides(FileInfo):
 
 @dataclass(frozen=True)
 class Split:
-    """How the rows of a version are split, and which side each is on.
+    """The split of a version, and which side each row is on.
 
     Attributes:
         val: Share of the rows that is for validation, in millionths.
@@ -257,9 +257,7 @@ class Version:
     @property
     def schema(self) -> Schema:
         """The fields and labels of a sample."""
-        names = Field.__dataclass_fields__
-        fields = (Field(**{name: getattr(field, name) for name in names}) for field in self.fields)
-        return Schema(tuple(fields), self.labels, self.classes)
+        return Schema(tuple(field.plain for field in self.fields), self.labels, self.classes)
 
     @property
     def columns(self) -> dict[str, FileInfo]:
@@ -497,7 +495,7 @@ def layer_manifest(folder: Path, segment: Segment, layer: Layer) -> Manifest:
 
 def require_no_links(folder: Path) -> None:
     """Raises OutputConflict if a link stands where a folder of a dataset of versions does: it may lead anywhere."""
-    for path in (folder / name for name in (VERSIONS, SEGMENTS, LAYERS, DROPPED)):
+    for path in (folder / name for name in (VERSIONS, SEGMENTS, LAYERS, DROPPED, SIDES)):
         if path.is_symlink():
             raise OutputConflict(
                 f"{path} is a link, which leads out of the dataset: put a folder in its place, then run the same "

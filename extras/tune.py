@@ -289,7 +289,7 @@ class Bench:
     def __init__(self, path: str | os.PathLike[str], options: TuneOptions) -> None:
         self._options: Final = options
         transform = named_transform(options.transform).transform
-        if StoredRows(path_of("path", path)).schema.image is None:
+        if StoredRows.open(path_of("path", path)).schema.image is None:
             raise UsageError(f"{os.fspath(path)} has no images, and tune measures nothing else")
         self._dataset: Final = open_dataset(path, transform)
         if not len(self._dataset):

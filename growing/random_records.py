@@ -12,7 +12,7 @@ from packtrain._core.arguments import items, path_of, whole
 from packtrain._core.errors import UsageError
 from packtrain._core.permutation import Permutation
 from packtrain._core.schema import LABEL, Schema
-from packtrain._packer.dataset_rows import StoredRecords
+from packtrain._packer.dataset_rows import RecordCopier
 from packtrain._readers.dataset.store import RecordStore
 
 
@@ -67,9 +67,9 @@ class RandomRecords:
             if not len(store):
                 raise UsageError(f"{self.path} has no row")
             seed = secrets.randbits(64) if self.seed is None else self.seed
-            stored = StoredRecords(store)
+            copier = RecordCopier(store)
             for row in _rounds(len(store), seed):
-                sample: dict[str, Any] = dict(zip(schema.names, stored.row(schema, row), strict=True))
+                sample: dict[str, Any] = dict(zip(schema.names, copier.row(schema, row), strict=True))
                 if labelled:
                     sample[LABEL] = store.label(row)
                 yield sample

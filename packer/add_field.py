@@ -36,7 +36,7 @@ from packtrain._core.versions import (
     publish,
     segment_manifest,
 )
-from packtrain._readers.dataset.kept import dropped_rows
+from packtrain._readers.dataset.kept import is_kept
 
 from .changing import ChangeReport, begun, part_name, would_be, writing
 from .index_layer import IndexLayer, ListedValues, listed_values
@@ -169,9 +169,7 @@ def _matched(
     for segment in version.segments:
         keys = _keys(folder, segment)
         found = np.fromiter((ordinals.get(key, _MISSING) for key in keys), np.int64, segment.records)
-        kept = np.ones(segment.records, bool)
-        if segment.dropped is not None:
-            kept[dropped_rows(folder, segment.dropped, segment.records)] = False
+        kept = is_kept(folder, segment)
         there = found != _MISSING
         uses += np.bincount(found[kept & there], minlength=len(table))
         of_dropped[found[~kept & there]] = True
@@ -379,7 +377,7 @@ def _digest(segment: Segment, key: str) -> str:
 
 
 def _written(place: Path) -> Layer:
-    """What a version says of a layer that has been written."""
+    """The entry of a layer in a version, once it has been written."""
     data = read_regular(place / MANIFEST, MOST_BYTES)
     return Layer(place.name, ManifestInfo.of(data), Manifest.parse(data, place / MANIFEST).schema.names)
 

@@ -47,7 +47,6 @@ from packtrain._core.versions import (
 )
 from packtrain._readers.dataset.kept import KeptRows, dropped_rows
 from packtrain._readers.dataset.stored_rows import StoredRows
-from packtrain._readers.dataset.versioned import rows_where, segment_stores
 from packtrain._storage.remote.urls import Url, place_of
 
 from .options import Columns, FieldColumn, PackOptions
@@ -267,7 +266,7 @@ def chosen_rows(folder: Path, newest: Version, rows: Iterable[int] | None, where
     if rows is not None and where is None:
         numbers = np.unique(np.fromiter(rows, np.int64))
     elif rows is None and where is not None:
-        numbers = _where(folder, newest, where)
+        numbers = StoredRows.of_version(folder, newest).where(where)
     else:
         raise UsageError("say which rows to drop: either `rows` or `where`")
     if not len(numbers):
@@ -275,14 +274,6 @@ def chosen_rows(folder: Path, newest: Version, rows: Iterable[int] | None, where
     if numbers[0] < 0 or numbers[-1] >= newest.records:
         raise UsageError(f"rows {numbers[0]} to {numbers[-1]} of a dataset of {newest.records} rows")
     return numbers
-
-
-def _where(folder: Path, version: Version, condition: str) -> npt.NDArray[np.int64]:
-    """The rows of a version that a condition holds for, ascending."""
-    if not has_versions(folder):
-        return StoredRows(folder).where(condition)
-    stores = segment_stores(folder, version, "auto", True)
-    return np.concatenate([numbers for numbers, _ in rows_where(folder, version, stores, condition)])
 
 
 def _was_packed(folder: Path, version: Version, plan: Plan) -> bool:

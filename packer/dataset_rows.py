@@ -21,14 +21,15 @@ from packtrain._core.manifest import INDEX, MANIFEST
 from packtrain._core.opening import read_regular
 from packtrain._core.options import StoreOptions
 from packtrain._core.problems import reading
-from packtrain._core.schema import IMAGE, Field, Schema
-from packtrain._readers.dataset.query import matching_rows
+from packtrain._core.schema import IMAGE, LABEL, Field, Schema
+from packtrain._core.versions import Segment, has_versions, load_version
 from packtrain._readers.dataset.records import FieldRecords
 from packtrain._readers.dataset.store import RecordStore
+from packtrain._readers.dataset.stored_rows import StoredRows
 
 from .encoding import encode, encoded_image, encoded_mask, naming, record_encoder
 from .images import extension_of, store_image, store_pixels
-from .listing import Encoded, EncodedSample, ListedSample, dataset_name
+from .listing import Encoded, EncodedSample, ListedSample, Reject, dataset_name
 from .lists.labels import stored_labels
 from .masks import Frame, StoredMask, store_indices, store_mask
 from .options import Columns, PackOptions
@@ -48,11 +49,26 @@ def dataset_rows(source: Path, out: Path, options: PackOptions) -> Iterator[tupl
     """
     require_outside(source, out)
     require_own_columns(source, options)
-    with RecordStore(source, io="pread") as store:
-        yield (
-            DatasetRows(store, options.store, options.where),
-            replace(options, format=options.format or store.manifest.format),
-        )
+    version = load_version(source) if has_versions(source) else None
+    opened = StoredRows.open(source, "pread") if version is None else StoredRows.of_version(source, version, "pread")
+    with opened as rows:
+        manifest = rows.stores[0].manifest
+        if version is not None:
+            found = DatasetRows(rows, version.schema, digest_of(version.segments), options.store)
+        else:
+            with reading(source / MANIFEST):
+                data = read_regular(source / MANIFEST, MOST_BYTES)
+            found = DatasetRows(rows, manifest.schema, hashlib.sha256(data).hexdigest(), options.store)
+            found.rejects = read_rejects(source, manifest)
+            found.lines, found.duplicates = manifest.lines, manifest.duplicates
+        if options.where is not None:
+            found.choose(options.where)
+        yield found, replace(options, format=options.format or manifest.format)
+
+
+def digest_of(segments: Sequence[Segment]) -> str:
+    """Names the rows that a version has of some segments, for a plan."""
+    return hashlib.sha256(repr(tuple(segments)).encode()).hexdigest()
 
 
 def require_outside(source: Path, out: Path) -> None:
@@ -79,65 +95,81 @@ def require_own_columns(source: Path, options: PackOptions) -> None:
 
 
 class DatasetRows:
-    """The rows of a dataset, as a `Listing`. Lines, paths, labels and rejects stay what they are.
+    """The rows of a dataset, as a `Listing`. Lines, paths and labels stay what they are; of several parts, rows count.
 
     Args:
-        store: The dataset.
+        rows: The rows.
+        schema: What they hold.
+        sha256: Names their content, for the plan.
         options: How images are to be stored; None: as they are.
-        where: Which rows there are; None: all.
+
+    Attributes:
+        source: Their records.
 
     Raises:
-        UsageError: The images are pixels, and are to be stored as files; or no row is as `where` says.
-        DatasetError: The index is damaged.
+        UsageError: The images are pixels, and are to be stored as files.
+        DatasetError: An index is damaged.
     """
 
-    def __init__(self, store: RecordStore, options: StoreOptions | None = None, where: str | None = None) -> None:
-        manifest, index = store.manifest, store.index
-        self.labels = manifest.labels
+    def __init__(self, rows: StoredRows, schema: Schema, sha256: str, options: StoreOptions | None = None) -> None:
+        self.labels, self.classes = schema.labels, schema.classes
         self.columns: Columns | None = None
-        self.fields: tuple[Field, ...] | None = tuple(stored_by(field, options) for field in manifest.schema.fields)
-        self.name = dataset_name(manifest.name)
-        self.classes = manifest.classes
-        self.rejects = read_rejects(store.path, manifest)
-        self.lines = manifest.lines
-        self.duplicates = manifest.duplicates
-        with reading(store.path / MANIFEST):
-            self.sha256 = hashlib.sha256(read_regular(store.path / MANIFEST, MOST_BYTES)).hexdigest()
+        self.fields: tuple[Field, ...] | None = tuple(stored_by(field, options) for field in schema.fields)
+        self.name = dataset_name(rows.stores[0].manifest.name)
+        self.rejects: list[Reject] = []
+        self.lines, self.duplicates = len(rows), 0
+        self.sha256 = sha256
         self.advice = "Choose another store mode or another size"
-        self.source = StoredRecords(store)
-        self._index = index
-        index.check_all()
-        self._numbers = index["line"]
-        if (np.diff(self._numbers) <= 0).any():
-            raise CorruptFile(f"{store.path / INDEX / 'line.npy'} is damaged: its lines do not ascend", file=INDEX)
-        self._rows: npt.NDArray[np.int64] | None = None
-        if where is not None:
-            self._choose(store, where)
+        self.source = StoredRecords(rows)
+        self._rows = rows
+        self._chosen: npt.NDArray[np.int64] | None = None
+        for store in rows.stores:
+            store.index.check_all()
+            if (np.diff(store.index["line"]) <= 0).any():
+                raise CorruptFile(f"{store.path / INDEX / 'line.npy'} is damaged: its lines do not ascend", file=INDEX)
 
-    def _choose(self, store: RecordStore, where: str) -> None:
-        self._rows = matching_rows(store, where)
-        if not len(self._rows):
-            raise UsageError(f"where={where!r}: no row of {store.path} is like this, and a dataset needs one")
-        self._numbers = self._numbers[self._rows]
-        self.lines, self.duplicates, self.rejects = len(self._rows), 0, []
+    def choose(self, where: str) -> None:
+        """Leaves only the rows that a condition holds for.
+
+        Raises:
+            UsageError: It holds for none, or is no condition.
+        """
+        self._chosen = self._rows.where(where)
+        if not len(self._chosen):
+            raise UsageError(f"where={where!r}: no row of {self._rows.name} is like this, and a dataset needs one")
+        self.lines, self.duplicates, self.rejects = len(self._chosen), 0, []
         self.sha256 = hashlib.sha256(f"{self.sha256} {where}".encode()).hexdigest()
 
     def __len__(self) -> int:
         """Number of rows."""
-        return len(self._numbers)
+        return len(self._rows) if self._chosen is None else len(self._chosen)
 
     def entries(self, ordinals: npt.NDArray[np.int64]) -> tuple[ListedSample, ...]:
         """Returns the rows with these numbers."""
-        values = self._index["label"] if self.labels.kind != "none" else np.empty(0)
-        chosen = ordinals if self._rows is None else self._rows[ordinals]
-        labels = stored_labels(self.labels, values, chosen)
-        rows = zip(chosen.tolist(), self._numbers[ordinals].tolist(), labels, strict=True)
-        return tuple(ListedSample(line, self._index.text("path", row), label) for row, line, label in rows)
+        wanted = self._of_all(ordinals)
+        found: dict[int, ListedSample] = {}
+        for store, rows, numbers in self._rows.located(np.sort(wanted)):
+            values = np.empty(0) if self.labels.kind == "none" else store.column(LABEL, rows)
+            labels = stored_labels(self.labels, values, np.arange(len(rows)))
+            lines = self.source.lines(store, rows, numbers).tolist()
+            # Not `filenames`: what is no text must stay as it is.
+            paths = map(store.filename, rows.tolist())
+            found |= dict(zip(numbers.tolist(), map(ListedSample, lines, paths, labels), strict=True))
+        return tuple(found[number] for number in wanted.tolist())
 
     def line_numbers(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Returns the lines, int64 [n], of these rows [n]."""
-        numbers: npt.NDArray[np.int64] = self._numbers[ordinals]
-        return numbers
+        wanted = self._of_all(ordinals)
+        order = np.argsort(wanted, kind="stable")
+        lines = np.empty_like(wanted)
+        start = 0
+        for store, rows, numbers in self._rows.located(wanted[order]):
+            lines[order[start : start + len(rows)]] = self.source.lines(store, rows, numbers)
+            start += len(rows)
+        return lines
+
+    def _of_all(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return ordinals if self._chosen is None else self._chosen[ordinals]
 
 
 def stored_by(field: Field, options: StoreOptions | None) -> Field:
@@ -163,16 +195,32 @@ class StoredRecords:
     Each record is compared with its checksum.
 
     Args:
-        store: The dataset. It is to read with system calls, so that a failing disk is an error and not a SIGBUS.
+        rows: The dataset. It is to read with system calls, so that a failing disk is an error and not a SIGBUS.
     """
 
-    def __init__(self, store: RecordStore) -> None:
-        self._store = store
-        self._bare = store.manifest.bare
+    def __init__(self, rows: StoredRows) -> None:
+        self._rows = rows
+
+    def lines(
+        self, store: RecordStore, rows: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """The lines of some rows of a part, int64 [n]: those of a single part, or else their numbers in all parts."""
+        return store.lines(rows) if len(self._rows.stores) == 1 else numbers
+
+    def _place(self, sample: ListedSample) -> tuple[RecordStore, int]:
+        """The part of a sample, and its row there."""
+        if len(self._rows.stores) > 1:
+            return self._rows.locate(sample.line)
+        (store,) = self._rows.stores
+        return store, int(np.searchsorted(store.index["line"], sample.line))
+
+    def _copies(self, field: Field) -> bool:
+        """True if images of this field are stored as the records that they are."""
+        return all(RecordCopier(store).copies(field) for store in self._rows.stores)
 
     def encoder(self, schema: Schema) -> str | None:
         """See `Source`. Nothing decides the bytes of what is copied."""
-        changed = tuple(field for field in schema.fields if field.store is not None and not self._is_kept(field))
+        changed = tuple(field for field in schema.fields if field.store is not None and not self._copies(field))
         masks = tuple(field for field in schema.fields if field.kind == "mask") if changed else ()
         return record_encoder(replace(schema, fields=(*changed, *masks))) if changed else None
 
@@ -184,16 +232,17 @@ class StoredRecords:
 
     def keeps_sizes(self, schema: Schema) -> bool:
         """See `Source`."""
-        return all(field.store is None or field.store.keeps_pixels or self._is_kept(field) for field in schema.fields)
+        return all(field.store is None or field.store.keeps_pixels or self._copies(field) for field in schema.fields)
 
     def size(self, schema: Schema, sample: ListedSample) -> int:
         """See `Source`."""
-        row = self._row(sample)
-        return sum(max(0, self._store.field(name).length(row)) for name in schema.names)
+        store, row = self._place(sample)
+        return sum(max(0, store.field(name).length(row)) for name in schema.names)
 
     def where(self, sample: ListedSample) -> str:
         """See `Source`."""
-        return f"{self._store.path}: {self._store.describe(self._row(sample))}"
+        store, row = self._place(sample)
+        return f"{store.path}: {store.describe(row)}"
 
     def resolve(self, path: str) -> str:
         """Returns the path as it is: the file is not needed."""
@@ -201,10 +250,29 @@ class StoredRecords:
 
     def encode(self, schema: Schema, sample: ListedSample) -> EncodedSample:
         """See `Source`."""
-        return EncodedSample(sample.label, self.row(schema, self._row(sample)))
+        store, row = self._place(sample)
+        return EncodedSample(sample.label, RecordCopier(store).row(schema, row))
+
+
+class RecordCopier:
+    """Makes the records of a row anew, of those that a dataset or a segment has; copies those that stay as they are.
+
+    Args:
+        store: What has them.
+    """
+
+    def __init__(self, store: RecordStore) -> None:
+        self._store = store
+        self._bare = store.manifest.bare
+
+    def copies(self, field: Field) -> bool:
+        """True if images of this field are stored as the records that they are."""
+        before = self._store.schema[field.name].store
+        assert before is not None and field.store is not None, "both are images"
+        return _keeps(before, field.store)
 
     def row(self, schema: Schema, row: int) -> tuple[Encoded | None, ...]:
-        """The records of a row, in the order of the schema; raises what `encode` raises."""
+        """The records of a row, in the order of the schema; raises what `StoredRecords.encode` raises."""
         frame = Frame()
         records: list[Encoded | None] = []
         for field in schema.fields:
@@ -215,15 +283,6 @@ class StoredRecords:
             with naming(field):
                 records.append(self._encode(field, row, frame))
         return tuple(records)
-
-    def _row(self, sample: ListedSample) -> int:
-        return int(np.searchsorted(self._store.index["line"], sample.line))
-
-    def _is_kept(self, field: Field) -> bool:
-        """True if images of this field are stored as the records that they are."""
-        before = self._store.schema[field.name].store
-        assert before is not None and field.store is not None, "both are images"
-        return _keeps(before, field.store)
 
     def _encode(self, field: Field, row: int, frame: Frame) -> Encoded | None:
         if field.kind == "image":

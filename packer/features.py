@@ -1,4 +1,4 @@
-"""What the columns of Hugging Face's `datasets` are, and the samples that their values make.
+"""The columns of Hugging Face's `datasets`, and the samples that their values make.
 
 The library holds an image as a struct of its bytes and a path, and says in its features which column is what.
 """
@@ -24,12 +24,12 @@ from .sources import Refused, read_source
 _IMAGES: Final = (IMAGE, "img", "jpg", "jpeg", "png", "webp")
 _LABELS: Final = (LABEL, "labels", "cls")
 _NO_LABEL: Final = -1
-"""What `datasets` writes for a row without a label."""
+"""The label that `datasets` gives a row without one."""
 
 
 @dataclass(frozen=True)
 class Features:
-    """What the columns of such a dataset are.
+    """The meaning of the columns of such a dataset.
 
     Attributes:
         images: Columns of images.

@@ -26,7 +26,7 @@ _WILD: Final = {r"\*\*/": "(?:.*/)?", r"\*": "[^/]*", r"\?": "[^/]"}
 
 @dataclass(frozen=True)
 class HubAddress:
-    """Where Parquet files lie on the Hub.
+    """The address of Parquet files on the Hub.
 
     Attributes:
         repository: Owner and name of the dataset.

@@ -36,7 +36,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ListedValues:
-    """What a list says of a field that lies in the index.
+    """The values that a list has for a field in the index.
 
     Attributes:
         field: The field.

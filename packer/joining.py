@@ -26,16 +26,17 @@ from packtrain._core.versions import (
     require_no_links,
     segment_manifest,
 )
-from packtrain._readers.dataset.versioned import VersionLease
+from packtrain._readers.dataset.stored_rows import StoredRows
+from packtrain._readers.dataset.versioned import SegmentStore, VersionLease
 
 from .changing import ChangeReport, options_like, part_name, segment_of, would_be, writing
+from .dataset_rows import DatasetRows, digest_of
 from .options import PackOptions
 from .output import Output
 from .pack import pack_listing
 from .pack_run import PackProgress
 from .planning import outline_plan, plan_shards
 from .split import carried_sides
-from .version_rows import JoinedRows
 
 Progress = Callable[[PackProgress], None]
 
@@ -139,7 +140,7 @@ def _runs(folder: Path, version: Version, most: int) -> Iterator[list[Segment]]:
 
 
 def _way(field: FieldInfo) -> object:
-    """How a field is stored."""
+    """Store options and encoding of a field."""
     return field.store, field.encoding
 
 
@@ -173,7 +174,7 @@ class _Joined:
     """
 
     name: str
-    rows: JoinedRows
+    rows: DatasetRows
     options: PackOptions
 
     @classmethod
@@ -181,7 +182,11 @@ class _Joined:
         """The segment that takes the place of these of a version."""
         if any(segment_manifest(folder, segment).base is not None for segment in run):
             raise UsageError(f"{folder} holds an index of shards that lie elsewhere, and cannot be written again")
-        rows, options = JoinedRows(folder, run, lease), replace(options_like(folder, version), store=None)
+        schema = MergedSchema.of([part_schema(folder, segment) for segment in run]).schema
+        stores = [SegmentStore(folder, schema, segment, lease, "pread", True) for segment in run]
+        stored = StoredRows.of_segments(folder, run, stores)
+        rows = DatasetRows(stored, schema, digest_of(run))
+        options = replace(options_like(folder, version), store=None)
         return cls(part_name(plan_shards(outline_plan(rows, options), rows)), rows, options)
 
     def packed(self, folder: Path, workers: int, on_progress: Progress | None) -> Segment:

@@ -23,7 +23,6 @@ from packtrain._core.files import (
     remove_abandoned,
 )
 from packtrain._core.manifest import MANIFEST, PLAN, Manifest, is_dataset
-from packtrain._core.versions import has_versions
 from packtrain._storage.location import absolute
 from packtrain._storage.remote.urls import Url, place_of
 
@@ -283,14 +282,7 @@ def open_listing(
         yield Inputs(source, function, options), options, 0
         return
     if isinstance(source, Path) and is_dataset(source):
-        # Slow: not on the way to the first record of a list.
-        if has_versions(source):
-            from .version_rows import version_rows
-
-            with version_rows(source, out, options) as (joined, options):
-                yield joined, options, 0
-            return
-        from .dataset_rows import dataset_rows
+        from .dataset_rows import dataset_rows  # slow: not on the way to the first record of a list
 
         with dataset_rows(source, out, options) as (rows, options):
             yield rows, options, len(rows.rejects)

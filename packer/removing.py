@@ -38,12 +38,12 @@ from .notes import PARTS
 from .version_check import named_by, unnamed
 
 GRACE_SECONDS: Final = 7 * 24 * 3600.0
-"""How long files stay where nobody can tell whether somebody uses them."""
+"""Time for which files stay where nobody can tell whether somebody uses them."""
 
 
 @dataclass(frozen=True)
 class RemovalReport:
-    """What was removed of a dataset.
+    """A removal of versions, and of what only they needed.
 
     Attributes:
         dataset: Folder of the dataset.
@@ -178,7 +178,7 @@ def _remove_unneeded(
 
 
 class _Unneeded:
-    """What no version names that was not dropped. Folders that could be written to are locked until the stack ends.
+    """Parts that only dropped versions name, or none. Folders that could be written to are locked until the stack ends.
 
     Attributes:
         free: What nobody uses.
@@ -232,7 +232,7 @@ def _has_locks(folder: Path) -> bool:
 
 
 def _needed(folder: Path, gone: Collection[int]) -> set[str]:
-    """What the versions name that were not dropped, without those that are `gone`."""
+    """The parts that versions name which were not dropped, without those that are `gone`."""
     live = (each for each in version_numbers(folder) if each not in gone and not is_dropped(folder, each))
     return named_by([load_version(folder, number) for number in live])
 
@@ -251,7 +251,7 @@ def _base_files(folder: Path) -> list[Path]:
 
 
 def _tree(path: Path) -> Iterator[os.stat_result]:
-    """What there is to know of a file, or of a folder and all in it."""
+    """The status of a file, or of a folder and all in it."""
     with suppress(FileNotFoundError):
         yield os.lstat(path)
     if path.is_symlink():

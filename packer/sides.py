@@ -170,7 +170,7 @@ def _shares(split: Split) -> tuple[list[_Share], int]:
 
 
 def _needed(share: _Share, rows: Counts, held: Counts, room: Counts, first: Hashes) -> Counts:
-    """How many more rows of each class a side is to get; all int64 [classes], `first` uint64 [classes].
+    """The number of further rows of each class that a side is to get; all int64 [classes], `first` uint64 [classes].
 
     Args:
         share: The side.

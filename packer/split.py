@@ -37,9 +37,10 @@ from packtrain._core.versions import (
     random_name,
 )
 from packtrain._readers.dataset.indexed import IndexedValues
-from packtrain._readers.dataset.kept import dropped_rows
+from packtrain._readers.dataset.kept import is_kept
 from packtrain._readers.dataset.sides import Sides, segment_sides
 from packtrain._readers.dataset.store import RecordStore
+from packtrain._readers.dataset.stored_rows import StoredRows
 from packtrain._readers.dataset.versioned import segment_stores
 
 from .changing import ChangeReport, begun, would_be
@@ -120,7 +121,7 @@ def split(
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What was asked for.
+    """The options that were given.
 
     Attributes:
         given: The options that were given, as `Split` has them.
@@ -131,7 +132,7 @@ class _Wanted:
     anew: bool
 
     def of(self, version: Version) -> Split:
-        """How a version is to be split, with the sides that there are.
+        """The split that a version is to have, with the sides that there are.
 
         Raises:
             UsageError: It does not say how, or otherwise than the version is split.
@@ -208,7 +209,7 @@ class _Found:
 
     @classmethod
     def of(cls, folder: Path, version: Version, wanted: _Wanted) -> _Found:
-        """What it is to be in the version after this one."""
+        """The sides in the version after this one."""
         split = wanted.of(version)
         # Of a dataset that is as it was packed, there is no document of a version that could be locked.
         stores = segment_stores(folder, version, "auto", True) if has_versions(folder) else [RecordStore(folder)]
@@ -224,7 +225,8 @@ class _Found:
         try:
             sides = sides_of(keys, _classes(version, stores, rows, split), recorded, split)
         except JoinedSides as error:
-            raise _joined(folder, split, recorded, error) from None
+            stored = StoredRows.of_segments(folder, version.segments, stores)
+            raise _joined(stored, split, recorded, error) from None
         changed, start = {}, 0
         for segment, kept, old in zip(version.segments, rows, before, strict=True):
             new = old.copy()
@@ -258,7 +260,7 @@ def _with_sides(folder: Path, wanted: _Wanted, note: Callable[[_Found], None], n
 
 
 def carried_sides(folder: Path, before: Version, made: Iterable[tuple[Sequence[Segment], Segment]]) -> Split | None:
-    """How a version is split in which each of some new segments takes the place of others: rows stay on their sides."""
+    """The split of a version in which new segments take the place of others: rows stay on their sides."""
     if (split := before.split) is None:
         return None
     rows = {each.segment: each for each in split.rows}
@@ -280,12 +282,8 @@ def _written(folder: Path, segment: str, sides: Sides) -> SegmentSides:
 
 
 def _kept(folder: Path, segment: Segment) -> Any:
-    """What chooses the rows of a segment that the version has: a slice of all, or a boolean for each."""
-    if segment.dropped is None:
-        return slice(None)
-    kept = np.ones(segment.records, bool)
-    kept[dropped_rows(folder, segment.dropped, segment.records)] = False
-    return kept
+    """The index of the rows of a segment that the version has: a slice of all, or a boolean for each."""
+    return slice(None) if segment.dropped is None else is_kept(folder, segment)
 
 
 def _classes(
@@ -318,7 +316,7 @@ def _hashes(store: RecordStore, key: str, kept: Any, seed: int, number: int) -> 
 
 
 def _found(store: RecordStore, regex: str, rows: Sequence[int]) -> Iterator[bytes]:
-    """What a regular expression finds in the paths of some rows."""
+    """The parts of the paths of some rows that a regular expression finds."""
     try:
         search = re.compile(os.fsencode(regex)).search
     except re.error as error:
@@ -358,11 +356,7 @@ def _is_key(field: Field) -> bool:
     return field.kind in ("text", "string") or (field.kind, field.dtype) == ("number", "<i8")
 
 
-def _joined(folder: Path, split: Split, recorded: Sides, error: JoinedSides) -> UsageError:
-    from packtrain._readers.dataset.stored_rows import StoredRows
-
-    stored = StoredRows(folder)
-
+def _joined(stored: StoredRows, split: Split, recorded: Sides, error: JoinedSides) -> UsageError:
     def shown(row: int) -> str:
         store, inner = stored.locate(row)
         side = f" on {split.names[recorded[row]]}" if recorded[row] != NO_SIDE else ""
@@ -371,6 +365,6 @@ def _joined(folder: Path, split: Split, recorded: Sides, error: JoinedSides) -> 
     one, other, joining = error.rows
     what = f"{shown(joining)} belongs to" if joining >= 0 else "there are"
     return UsageError(
-        f"{folder}: {what} groups on different sides: {shown(one)}, and {shown(other)}. Drop one of these rows, or add "
-        "--replace to split all rows anew"
+        f"{stored.name}: {what} groups on different sides: {shown(one)}, and {shown(other)}. Drop one of them, or "
+        "add --replace to split all rows anew"
     )

@@ -140,13 +140,13 @@ def check_layer(folder: Path, part: Part) -> Iterator[Problem]:
 
 
 def named_by(versions: list[Version]) -> set[str]:
-    """What these versions name: segments, layers and files of rows, as seen from the dataset's folder, and `BASE`."""
+    """The segments, layers and files of rows that versions name, as seen from the dataset's folder, and `BASE`."""
     named = {BASE if part.folder == "." else part.folder for part in parts_of(versions)}
     return named.union(*(version.columns for version in versions))
 
 
 def unnamed(folder: Path, named: Collection[str]) -> list[str]:
-    """What lies where segments, layers and files of rows do, is called like one, and is not named."""
+    """The parts that lie beside those that are `named`, and are called like one."""
     found = [
         f"{place}/{entry}"
         for place in (SEGMENTS, LAYERS, DROPPED, SIDES)
@@ -159,7 +159,7 @@ def unnamed(folder: Path, named: Collection[str]) -> list[str]:
 
 
 def orphans(folder: Path, versions: list[Version]) -> list[str]:
-    """What no version names that was not dropped: left by writers that were stopped, or written at this moment."""
+    """The parts that none of these versions names: left by writers that were stopped, or written at this moment."""
     return unnamed(folder, named_by(versions))
 
 

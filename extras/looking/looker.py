@@ -64,7 +64,7 @@ class Looker:
     """
 
     def __init__(self, path: str | os.PathLike[str], options: LookOptions) -> None:
-        self.rows: Final = StoredRows(path)
+        self.rows: Final = StoredRows.open(path)
         self.note: str | None = None
         self._options = options
         self._boxes = None if options.boxes is None else BoxField.of(options.boxes, self.rows.schema)

@@ -85,7 +85,7 @@ class _Parts:
 
     Args:
         parts: The images of each.
-        counts: How many rows each has, int64 [parts]; none has none.
+        counts: Number of rows of each, at least 1, int64 [parts].
         rows: Their rows, all of which exist, int64 [rows].
     """
 
@@ -114,7 +114,7 @@ class _Parts:
                     columns.check_rows(self.rows[mine])
 
     def places(self) -> tuple[npt.NDArray[np.void], list[memoryview]] | None:
-        """Where the records lie, without what a transform decides, and the files; None if they are not at hand."""
+        """The places of the records, without what a transform decides, and the files; None if they are not at hand."""
         numbers, *others = (self.take(columns) for columns in zip(*(part.columns for part in self.parts), strict=True))
         places = np.empty(len(self.rows), PLACE)
         for name, values in zip(_OF_FIELD, others, strict=True):
@@ -153,7 +153,7 @@ def copy_batch(parts: Sequence[RawImages | None], counts: Numbers, rows: Numbers
 
     Args:
         parts: The images of each; None for one whose samples take more than copies.
-        counts: How many of the samples are of each, int64 [parts]; none has none.
+        counts: Number of samples of each, at least 1, int64 [parts].
         rows: Rows of the samples there, part by part, all of which exist, int64 [samples].
         into: Where the samples go, in this order.
 

@@ -6,6 +6,7 @@ import copy
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -294,6 +295,27 @@ class PackedDataset(ImageDataset):
         )
 
 
+@dataclass(frozen=True)
+class VersionPlace:
+    """A dataset of versions, and options for all of them, which `open_dataset` explains.
+
+    Attributes:
+        folder: The dataset's folder.
+        of_store: Makes the samples of a store, with given transforms.
+        stage: Where a version is staged to; None to read it where it is.
+        io: As it was given.
+        check: As it was given.
+        split: Names of the sides whose rows are read; None for all rows.
+    """
+
+    folder: Path
+    of_store: Callable[..., PackedSamples]
+    stage: str | os.PathLike[str] | StageOptions | None
+    io: str
+    check: Check
+    split: Sequence[str] | None
+
+
 class VersionDataset(PackedDataset):
     """A version of a dataset that was changed; `open_dataset` makes one.
 
@@ -305,77 +327,46 @@ class VersionDataset(PackedDataset):
 
     def __init__(
         self,
-        folder: Path,
-        version: Version,
-        of_store: Callable[..., PackedSamples],
-        reopen: Callable[[int], VersionDataset],
-        *,
-        source: Path,
-        io: str,
-        check: Check,
-        split: Sequence[str] | None,
-    ) -> None:
-        self._folder, self._source, self._reopen = folder, source, reopen
-        self.version: Final = version.number
-        self._sides = split
-        stores = segment_stores(folder, version, io, check, split or ())
-        kept: Sequence[npt.NDArray[np.int64] | KeptRows | None] = [
-            None if segment.dropped is None else KeptRows(folder, segment) for segment in version.segments
-        ]
-        if split is not None:
-            kept = rows_on_sides(folder, version, stores, split)
-        parts = [
-            of_store(store) if rows is None else Samples([of_store(store)], rows)
-            for store, rows in zip(stores, kept, strict=True)
-        ]
-        super().__init__(parts[0] if len(parts) == 1 else Samples(parts))
-
-    @classmethod
-    def open(
-        cls,
-        folder: Path,
+        place: VersionPlace,
         number: int | None,
-        *,
-        of_store: Callable[..., PackedSamples],
         transform: TransformLike | Sequence[TransformLike] | None,
-        stage: str | os.PathLike[str] | StageOptions | None,
-        io: str,
-        check: Check,
-        split: Sequence[str] | None,
-    ) -> VersionDataset:
-        """Opens a version; arguments and errors are those of `open_dataset`."""
-        # The transforms of another version are those that this one has then.
-        plain = partial(of_store, transform=None, target_transform=None)
-        options = {"of_store": plain, "transform": None, "stage": stage, "io": io, "check": check, "split": split}
-        reopen = partial(_reopened, folder, options)
-        place = folder
-        if stage is not None:
-            from packtrain._storage.staging.stager import stage as staged
+        target_transform: TransformLike | None,
+    ) -> None:
+        self._place = place
+        self._folder = place.folder
+        if place.stage is not None:
+            from packtrain._storage.staging.stager import stage
 
-            # Its leases are released at the end of the function, when the dataset holds its own.
-            copied = staged(folder, stage, version=number)
-            place, number = copied.path, None
-        version = load_version(place, number)
-        if transform is not None and len(version.segments) > 1:
+            # Its leases are released at the end of the function, when the stores hold their own.
+            copied = stage(place.folder, place.stage, version=number)
+            self._folder, number = copied.path, None
+        version = load_version(self._folder, number)
+        self.version: Final = version.number
+        stores = segment_stores(self._folder, version, place.io, place.check, place.split or ())
+        kept: Sequence[npt.NDArray[np.int64] | KeptRows | None] = [
+            None if segment.dropped is None else KeptRows(self._folder, segment) for segment in version.segments
+        ]
+        if place.split is not None:
+            kept = rows_on_sides(self._folder, version, stores, place.split)
+        if transform is not None and len(stores) > 1:
             # One for all segments: what is planned by one transform is copied in one call.
             transform = composed(transform)
-        of_store = partial(of_store, transform=transform)
-        return cls(place, version, of_store, reopen, source=folder, io=io, check=check, split=split)
+        parts = [place.of_store(store, transform=transform, target_transform=target_transform) for store in stores]
+        chosen = [part if rows is None else Samples([part], rows) for part, rows in zip(parts, kept, strict=True)]
+        super().__init__(chosen[0] if len(chosen) == 1 else Samples(chosen))
 
     def earlier(self) -> Iterator[Version]:
         """The versions before this one that may be opened, newest first; raises what `load_version` raises."""
-        for number in reversed(version_numbers(self._source)):
-            if number < self.version and not is_dropped(self._source, number):
-                version = load_version(self._source, number)
-                if self._sides is None or has_sides(version, self._sides):
+        folder, split = self._place.folder, self._place.split
+        for number in reversed(version_numbers(folder)):
+            if number < self.version and not is_dropped(folder, number):
+                version = load_version(folder, number)
+                if split is None or has_sides(version, split):
                     yield version
 
     def at(self, number: int) -> VersionDataset:
         """Another version with the same transforms; raises what `open_dataset` raises."""
-        other = self._reopen(number)
-        samples = other._samples.with_transform(self.transform)
-        other._samples = samples.with_target_transform(self.target_transform)
-        return other
+        return VersionDataset(self._place, number, self.transform, self.target_transform)
 
     @property
     @override
@@ -389,10 +380,6 @@ class VersionDataset(PackedDataset):
             f"{type(self).__name__}({os.fspath(self._folder)!r}, version {self.version}, {self._size()}, "
             f"{_stored(self.schema)}, io={first.store.io!r}, decoder={first.decoder.name!r}, {self._transform_shown()})"
         )
-
-
-def _reopened(folder: Path, options: dict[str, Any], number: int) -> VersionDataset:
-    return VersionDataset.open(folder, number, **options)
 
 
 def _stored(schema: Schema) -> str:
@@ -536,8 +523,6 @@ def open_dataset(
     sides = (split,) if isinstance(split, str) else split if split is None else items("split", split, "names of sides")
     of_store = partial(
         PackedSamples,
-        transform=transform,
-        target_transform=target_transform,
         decoder=decoder,
         scaled=scaled,
         fields=fields,
@@ -548,11 +533,10 @@ def open_dataset(
         # Only who meets one asks: most datasets have no versions.
         if is_url(os.fspath(path)) or not has_versions(folder := local_path(path)):
             raise
-        return VersionDataset.open(
-            folder, version, of_store=of_store, transform=transform, stage=stage, io=io, check=check, split=sides
-        )
+        place = VersionPlace(folder, of_store, stage, io, check, sides)
+        return VersionDataset(place, version, transform, target_transform)
     if sides is not None:
         raise not_split(os.fspath(path))
     if version is not None:
         raise UsageError(f"version={version}: {os.fspath(path)} has never been changed, so it has no versions")
-    return PackedDataset(of_store(store))
+    return PackedDataset(of_store(store, transform=transform, target_transform=target_transform))

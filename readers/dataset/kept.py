@@ -51,7 +51,7 @@ class KeptRows:
         return np.delete(np.arange(self._records), self._dropped)
 
     def _before(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """How many dropped rows come before each of these: all with ``dropped[i] - i <= row``, by binary search.
+        """The number of dropped rows before each of these: all with ``dropped[i] - i <= row``, by binary search.
 
         `numpy.searchsorted` would need these differences as an array.
         """
@@ -61,6 +61,14 @@ class KeptRows:
             before = open_ & (self._dropped[np.minimum(middle, len(self._dropped) - 1)] - middle <= rows)
             low, high = np.where(before, middle + 1, low), np.where(open_ & ~before, middle, high)
         return low
+
+
+def is_kept(dataset: Path, segment: Segment) -> npt.NDArray[np.bool_]:
+    """Whether a version has each row of a segment, bool [records]; raises what `dropped_rows` raises."""
+    kept = np.ones(segment.records, bool)
+    if segment.dropped is not None:
+        kept[dropped_rows(dataset, segment.dropped, segment.records)] = False
+    return kept
 
 
 def dropped_rows(dataset: Path, dropped: DroppedRows, records: int) -> npt.NDArray[np.int64]:

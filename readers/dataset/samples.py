@@ -45,7 +45,7 @@ class ByPart(NamedTuple):
 
     Attributes:
         packed: The datasets.
-        counts: How many rows are of each, none of none, int64 [datasets].
+        counts: Number of rows of each, at least 1, int64 [datasets].
         order: Which row each was before, int64 [rows].
         rows: Their rows there, int64 [rows].
     """
@@ -252,11 +252,16 @@ class Samples:
         Returns:
             True if they were made. If False, call `make` for each row: it makes the sample or raises the error.
         """
-        if len(rows) and not (rows.min() >= 0 and rows.max() < len(self)):
+        if not self._has_raw or (len(rows) and not (rows.min() >= 0 and rows.max() < len(self))):
             return False
         found = self.by_part(rows)
         raw = [packed.raw for packed in found.packed]
         return copy_batch(raw, found.counts, found.rows, into._replace(at=into.at[found.order]))
+
+    @cached_property
+    def _has_raw(self) -> bool:
+        """True if samples of some parts may be made by copies alone."""
+        return any(packed.raw is not None for packed in self.packed)
 
     @cached_property
     def _nested(self) -> bool:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
 from packtrain._core.paths import local_path
 from packtrain._core.schema import Schema
-from packtrain._core.versions import has_versions, load_version
+from packtrain._core.versions import Segment, Version, has_versions, load_version
 
 from .kept import KeptRows
 from .query import Query, Rows, pieces
@@ -21,40 +22,65 @@ from .store import RecordStore
 from .versioned import segment_stores
 
 
-class _Part(NamedTuple):
-    """A segment: its records, and which rows of it there are; None: all."""
+class StoredPart(NamedTuple):
+    """A packed dataset or a segment: its records, and which rows of it there are; None: all."""
 
     store: RecordStore
-    kept: KeptRows | None
+    kept: KeptRows | None = None
 
 
 class StoredRows:
-    """The rows of a dataset, in order; of one that was changed, those of its newest version.
+    """The rows of a dataset, in order.
 
     Args:
-        path: Folder of the dataset.
+        name: Name of the dataset in messages.
+        parts: Where they lie, in this order.
 
     Attributes:
-        name: Name of the dataset in messages.
-        schema: What samples hold.
-
-    Raises:
-        DatasetError: It is not a sound dataset.
+        name: The same.
+        stores: The records of each part.
+        schema: What samples hold; that of the first part.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, name: str, parts: Sequence[StoredPart]) -> None:
+        self.name: Final = name
+        self._parts: Final = tuple(parts)
+        self.stores: Final = tuple(part.store for part in parts)
+        self.schema: Final[Schema] = self.stores[0].schema
+        lengths = (len(part.store if part.kept is None else part.kept) for part in parts)
+        self._starts: Final = [0, *accumulate(lengths)]
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], io: str = "auto") -> Self:
+        """Opens a dataset; of one that was changed, its newest version.
+
+        Raises:
+            DatasetError: It is not a sound dataset.
+        """
         folder = local_path(path)
         if has_versions(folder):
-            version = load_version(folder)
-            stores = segment_stores(folder, version, "auto", check=True)
-            kept = [None if each.dropped is None else KeptRows(folder, each) for each in version.segments]
-            self._parts = [_Part(*each) for each in zip(stores, kept, strict=True)]
-        else:
-            self._parts = [_Part(RecordStore(folder), None)]
-        self.name: Final = os.fspath(folder)
-        self.schema: Final[Schema] = self._parts[0].store.schema
-        lengths = (len(part.store if part.kept is None else part.kept) for part in self._parts)
-        self._starts = [0, *accumulate(lengths)]
+            return cls.of_version(folder, load_version(folder), io)
+        return cls(os.fspath(folder), [StoredPart(RecordStore(folder, io=io))])
+
+    @classmethod
+    def of_version(cls, folder: Path, version: Version, io: str = "auto") -> Self:
+        """Opens a version, whose documents need not be written yet if nothing was changed; raises as `open`."""
+        if not has_versions(folder):
+            return cls.open(folder, io)
+        return cls.of_segments(folder, version.segments, segment_stores(folder, version, io, check=True))
+
+    @classmethod
+    def of_segments(cls, folder: Path, segments: Sequence[Segment], stores: Sequence[RecordStore]) -> Self:
+        """The rows that a version has of some segments, whose records are in these stores; raises as `open`."""
+        kept = (None if each.dropped is None else KeptRows(folder, each) for each in segments)
+        return cls(os.fspath(folder), [StoredPart(*each) for each in zip(stores, kept, strict=True)])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for store in self.stores:
+            store.close()
 
     def __len__(self) -> int:
         return self._starts[-1]

@@ -23,11 +23,10 @@ from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.remote.urls import Url, place_of
 from packtrain._storage.staging.source import fetch_without_shards
 
-from .kept import KeptRows
 from .query import matching_rows
 from .records import FieldColumns
 from .store import RecordStore
-from .versioned import rows_where, segment_stores
+from .stored_rows import StoredRows
 
 
 @dataclass(frozen=True)
@@ -137,13 +136,10 @@ def _summarise(folder: Path, where: str | None) -> Summary:
 def _summarise_version(folder: Path, where: str | None) -> Summary:
     """Summarise the newest version of a dataset that was changed; its manifest is put together of the segments'."""
     version = load_version(folder)
-    stores = segment_stores(folder, version, "auto", True)
-    kept = [
-        np.arange(segment.records) if segment.dropped is None else np.asarray(KeptRows(folder, segment))
-        for segment in version.segments
-    ]
-    if where is not None:
-        kept = [rows for _, rows in rows_where(folder, version, stores, where)]
+    stored = StoredRows.of_version(folder, version)
+    chosen = np.arange(len(stored)) if where is None else stored.where(where)
+    found = {store: rows for store, rows, _ in stored.located(chosen)}
+    stores, kept = stored.stores, [found.get(store, np.empty(0, np.int64)) for store in stored.stores]
     manifests = [store.manifest for store in stores]
     first = manifests[0]
     together = replace(

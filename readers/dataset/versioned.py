@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -39,8 +39,7 @@ from packtrain._core.versions import (
 from packtrain._storage.staging.locks import lease_on
 
 from .indexed import IndexedValues
-from .kept import KeptRows, dropped_rows
-from .query import Query, pieces
+from .kept import is_kept
 from .records import FieldRecords
 from .sides import Sides, not_split, segment_sides
 from .sound import Check
@@ -253,9 +252,7 @@ def rows_on_sides(
         )
     numbers = [there.index(name) for name in names]
     for segment, store in zip(version.segments, stores, strict=True):
-        kept = np.ones(segment.records, bool)
-        if segment.dropped is not None:
-            kept[dropped_rows(dataset, segment.dropped, segment.records)] = False
+        kept = is_kept(dataset, segment)
         without += int(np.count_nonzero(kept & (store.sides == NO_SIDE)))
         found.append(np.flatnonzero(kept & np.isin(store.sides, numbers)))
     if without:
@@ -266,26 +263,3 @@ def rows_on_sides(
     if not any(map(len, found)):
         raise UsageError(f"split={', '.join(names)!r}: {dataset} has no row there")
     return found
-
-
-def rows_where(
-    dataset: Path, version: Version, stores: Sequence[SegmentStore], condition: str
-) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-    """For each segment, the rows that a condition holds for: as the version counts them, and as the segment does.
-
-    Raises:
-        UsageError: The condition cannot be read, or is none.
-        MissingDependency: polars is not installed.
-        CorruptFile: An index is damaged.
-    """
-    start = 0
-    for segment, store in zip(version.segments, stores, strict=True):
-        query, kept = Query(store, condition), None if segment.dropped is None else KeptRows(dataset, segment)
-        found = []
-        for numbers in pieces(segment.rows):
-            rows = numbers if kept is None else kept[numbers]
-            taken = query.matches(rows, numbers + start)
-            found.append(np.stack([numbers[taken] + start, rows[taken]]))
-        numbers, rows = np.concatenate(found, axis=1)
-        yield numbers, rows
-        start += segment.rows

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from helpers.support import held, image_set, packed, tree
 
-from packtrain import append, compact, drop_rows, drop_version, open_dataset, verify
+from packtrain import append, compact, drop_rows, drop_version, open_dataset, purge, split, verify
 from packtrain._core.document import dump_document
 from packtrain._packer.changing import writing
 from packtrain.errors import CorruptFile, OutputConflict, UsageError
@@ -143,7 +143,9 @@ def test_a_list_that_was_dropped_is_appended_again(out: Path, tmp_path: Path) ->
 
 
 def test_what_is_not_called_like_a_part_stays(out: Path) -> None:
-    others = [out / place / name for place in ("segments", "layers", "dropped") for name in ("lost+found", "0" * 15)]
+    others = [
+        out / place / name for place in ("segments", "layers", "dropped", "sides") for name in ("lost+found", "0" * 15)
+    ]
     for other in others:
         other.mkdir(parents=True)
         os.utime(other, (0, 0))
@@ -152,7 +154,7 @@ def test_what_is_not_called_like_a_part_stays(out: Path) -> None:
     assert all(other.is_dir() for other in others)
 
 
-@pytest.mark.parametrize("place", ["versions", "segments", "layers", "dropped"])
+@pytest.mark.parametrize("place", ["versions", "segments", "layers", "dropped", "sides"])
 def test_nothing_is_written_or_removed_by_a_link_in_the_place_of_a_folder(
     out: Path, tmp_path: Path, place: str
 ) -> None:
@@ -168,6 +170,8 @@ def test_nothing_is_written_or_removed_by_a_link_in_the_place_of_a_folder(
         partial(append, out, more),
         partial(drop_rows, out, [1]),
         partial(compact, out),
+        partial(purge, out, [1]),
+        partial(split, out, val=0.5),
     ):
         with pytest.raises(OutputConflict, match=rf"{place} is a link, which leads out of the dataset"):
             change()

@@ -96,7 +96,7 @@ def test_a_side_is_opened(out: Path) -> None:
         dataset, whole = open_dataset(out, split=names), open_dataset(out)
         assert [dataset.filename(row) for row in range(len(dataset))] == [whole.filename(row) for row in rows]
         np.testing.assert_array_equal(dataset.targets, whole.targets[rows])
-    stored = StoredRows(out)
+    stored = StoredRows.open(out)
     assert len(stored.where("split <> 'fold-0'")) == len(stored) - there.count("fold-0")
     assert summarise(out, "split = 'fold-0'").rows == there.count("fold-0")
 

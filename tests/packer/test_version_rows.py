@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,12 @@ from packtrain import (
     TuneOptions,
     add_field,
     append,
+    compact,
     drop_rows,
     open_dataset,
     pack,
     pack_status,
+    purge,
     tune,
     verify,
 )
@@ -130,3 +133,26 @@ def test_labels_that_may_be_names_or_numbers_are_not_guessed(tmp_path: Path) -> 
         append(out, tmp_path / "more.txt")
     append(out, tmp_path / "more.txt", label_names=True)
     assert named(out) == ["1", "2", "10", "1"]
+
+
+@pytest.mark.parametrize("change", ["pack", "compact", "purge"])
+def test_paths_stay_byte_for_byte(tmp_path: Path, change: str) -> None:
+    """Paths on Linux need not be text."""
+    names = [b"\xff.jpg", b"b.jpg", b"\xe9\xff.jpg", b"c.jpg"]
+    for number, name in enumerate(names):
+        (tmp_path / os.fsdecode(name)).write_bytes(encoded(picture(number, 20, 20)))
+    out = tmp_path / "out"
+    for part, chosen in (("first", names[:2]), ("more", names[2:])):
+        (tmp_path / f"{part}.txt").write_bytes(b"".join(name + b" 0\n" for name in chosen))
+    pack(tmp_path / "first.txt", out)
+    append(out, tmp_path / "more.txt")
+    if change == "pack":
+        pack(out, tmp_path / "again")
+        out = tmp_path / "again"
+    elif change == "compact":
+        compact(out)
+    else:
+        purge(out, [1, 3])
+    dataset = open_dataset(out)
+    found = [os.fsencode(dataset.filename(row)) for row in range(len(dataset))]
+    assert found == (names[::2] if change == "purge" else names)

@@ -25,7 +25,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> StoredRows:
     for part in range(4):
         (folder / str(part)).mkdir()
     (folder / "list.txt").write_text("".join(lines))
-    return StoredRows(packed(folder / "list.txt", folder / "out", "tar"))
+    return StoredRows.open(packed(folder / "list.txt", folder / "out", "tar"))
 
 
 def texts_of(stored: StoredRows) -> list[str]:

@@ -24,7 +24,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def test_a_row_is_where_the_dataset_has_it(folder: Path) -> None:
-    dataset, stored = open_dataset(folder), StoredRows(folder)
+    dataset, stored = open_dataset(folder), StoredRows.open(folder)
     assert len(stored) == len(dataset)
     for row in range(len(stored)):
         store, inner = stored.locate(row)
@@ -35,7 +35,7 @@ def test_a_row_is_where_the_dataset_has_it(folder: Path) -> None:
 
 
 def test_several_rows_are_where_each_of_them_is(folder: Path) -> None:
-    stored = StoredRows(folder)
+    stored = StoredRows.open(folder)
     for wanted in (range(len(stored)), range(2, len(stored), 3), [4], []):
         found = []
         for store, inner, numbers in stored.located(np.array(wanted, np.int64)):
@@ -45,7 +45,7 @@ def test_several_rows_are_where_each_of_them_is(folder: Path) -> None:
 
 def test_a_filter_takes_what_it_takes_of_the_dataset(folder: Path) -> None:
     require_module("polars")
-    dataset, stored = open_dataset(folder), StoredRows(folder)
+    dataset, stored = open_dataset(folder), StoredRows.open(folder)
     for expression in ("row >= 3 and label <> 1", "width > 60", "row < 0"):
         taken = stored.where(expression)
         subset = dataset.where(expression)
