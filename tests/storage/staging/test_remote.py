@@ -404,10 +404,10 @@ class TestEviction:
             asked.set()
             assert answer.wait(60)
 
-        def load_late(location: Any, *objects: Any) -> SourceDataset:
+        def load_late(location: Any, *objects: Any, **options: Any) -> SourceDataset:
             if location == datasets[3]:
                 hang()
-            return load(location, *objects)
+            return load(location, *objects, **options)
 
         objects.fault = hang
         monkeypatch.setattr(SourceDataset, "load", load_late)
