@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,12 +17,11 @@ from packtrain._core.arguments import unexpected
 from packtrain._core.errors import UsageError
 from packtrain._core.paths import is_address, local_path
 from packtrain._core.schema import Field, Schema
-from packtrain._core.versions import has_versions, load_version
+from packtrain._core.versions import has_versions
 from packtrain._readers.dataset.chosen import chosen_rows
-from packtrain._readers.dataset.kept import KeptRows
 from packtrain._readers.dataset.opened import open_store
 from packtrain._readers.dataset.store import RecordStore
-from packtrain._readers.dataset.versioned import segment_stores
+from packtrain._readers.dataset.stored_rows import StoredPart, StoredRows
 
 if TYPE_CHECKING:
     from packtrain._storage.staging.options import StageOptions
@@ -131,21 +130,24 @@ def source_rows(
 def _rows_at(
     path: str | os.PathLike[str], stage: str | os.PathLike[str] | StageOptions | None, budget: str | int | None
 ) -> SourceRows:
-    stores: Sequence[RecordStore]
     if is_address(os.fspath(path)) or not has_versions(folder := local_path(path)):
-        stores = [open_store(path, stage, budget)]
-        kept = [np.arange(len(store)) for store in stores]
+        stored = StoredRows(os.fspath(path), [StoredPart(open_store(path, stage, budget))])
+    elif budget is not None:
+        raise UsageError(
+            f"{folder} is on this machine, and only what is in an object store has a `budget`: leave it out"
+        )
+    elif stage is None:
+        stored = StoredRows.open(folder)
     else:
-        if stage is not None or budget is not None:
-            raise UsageError(f"{folder} has versions, which cannot be staged: leave out `stage` and `budget`")
-        version = load_version(folder, None)
-        stores = segment_stores(folder, version, "auto", True)
-        kept = [
-            np.arange(segment.records) if segment.dropped is None else np.asarray(KeptRows(folder, segment))
-            for segment in version.segments
-        ]
-    numbers = [np.full(len(rows), number) for number, rows in enumerate(kept)]
-    return SourceRows(tuple(stores), np.concatenate(numbers), np.concatenate(kept))
+        from packtrain._storage.staging.stager import stage as staged
+
+        # The leases of the copy are released at the end of the function, when the stores hold their own.
+        copied = staged(folder, stage)
+        stored = StoredRows.open(copied.path)
+    numbers, inner = np.empty(len(stored), np.int64), np.empty(len(stored), np.int64)
+    for store, rows, at in stored.located(np.arange(len(stored))):
+        numbers[at], inner[at] = stored.stores.index(store), rows
+    return SourceRows(stored.stores, numbers, inner)
 
 
 def _rows_of(dataset: object, rows: Iterable[int] | None) -> SourceRows:

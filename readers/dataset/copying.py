@@ -75,7 +75,7 @@ class RawImages(NamedTuple):
             records.shards,
             (store.index["shard"], *(records.columns[name] for name in _OF_FIELD)),
             labels,
-            tuple({id(each): each for each in (store.index, records.columns, labeled) if each is not None}.values()),
+            tuple(dict.fromkeys(each for each in (store.index, records.columns, labeled) if each is not None)),
             (compose, None if labels is None else (labels.dtype, labels.shape[1:])),
         )
 

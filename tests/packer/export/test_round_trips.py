@@ -285,12 +285,17 @@ def test_chosen_rows_subsets_and_concatenations(listing: Path, tmp_path: Path) -
     assert [json.loads(row["meta"])["id"] for row in rows_of_parquet(tmp_path / "three")] == [1, 4]
 
 
-def test_a_changed_dataset_is_exported_as_its_newest_version(listing: Path, tmp_path: Path) -> None:
+def test_a_changed_dataset_is_exported_as_its_newest_version(listing: Path, tmp_path: Path, memory_path: Path) -> None:
     pack(listing, tmp_path / "packed", PackOptions(columns=COLUMNS))
     more = field_set(tmp_path / "more", 9, bad=False)
     append(tmp_path / "packed", more)
     drop_rows(tmp_path / "packed", [1, 2, 8])
-    for dataset, out in ((tmp_path / "packed", "one"), (open_dataset(tmp_path / "packed"), "two")):
-        export(dataset, tmp_path / out, to="parquet")
+    cases: list[tuple[Any, str, Path | None]] = [
+        (tmp_path / "packed", "one", None),
+        (open_dataset(tmp_path / "packed"), "two", None),
+        (tmp_path / "packed", "three", memory_path),
+    ]
+    for dataset, out, stage in cases:
+        export(dataset, tmp_path / out, to="parquet", stage=stage)
         rows = [json.loads(row["meta"])["id"] for row in rows_of_parquet(tmp_path / out)]
         assert rows == [0, 3, 4, 5, 6, 0, *range(2, 9)]
