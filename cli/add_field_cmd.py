@@ -12,11 +12,11 @@ from packtrain._core.cores import available_cores
 from .columns import added_field_options, columns_of
 from .options import dry_run_option
 from .output import print_json, progress, say, say_dry_run
-from .paths import PATH
+from .paths import PATH, PATH_OR_URL
 
 
 @click.command("add-field", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.argument("dataset", type=PATH)
+@click.argument("dataset", type=PATH_OR_URL)
 @click.argument("source", metavar="LIST", type=PATH)
 @added_field_options
 @click.option("--key", default="path", metavar="COL", help="Column of the paths that say which sample a row is about.")
@@ -28,7 +28,7 @@ from .paths import PATH
 @dry_run_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
-    dataset: Path,
+    dataset: Path | str,
     source: Path,
     key: str,
     replace: bool,

@@ -18,7 +18,7 @@ from .paths import PATH, PATH_OR_URL
 
 
 @click.command("append", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.argument("dataset", type=PATH)
+@click.argument("dataset", type=PATH_OR_URL)
 @click.argument("source", metavar="LIST", type=PATH_OR_URL)
 @click.option(
     "--root", type=PATH_OR_URL, help="Folder that relative paths start from; default: the folder of the list."
@@ -42,7 +42,7 @@ from .paths import PATH, PATH_OR_URL
 @dry_run_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
-    dataset: Path,
+    dataset: Path | str,
     source: Path | str,
     root: Path | str | None,
     labels: str | None,

@@ -8,17 +8,17 @@ import click
 
 from .options import dry_run_option
 from .output import print_json, say, say_dry_run
-from .paths import PATH
+from .paths import PATH_OR_URL
 from .rows import row_numbers
 
 
 @click.command("drop-rows", context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("dataset", type=PATH)
+@click.argument("dataset", type=PATH_OR_URL)
 @click.option("--rows", metavar="ROWS", help="Rows of the newest version, as in 5,10-20.")
 @click.option("--where", metavar="CONDITION", help="Rows that a condition holds for, as in 'width < 32'.")
 @dry_run_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def command(dataset: Path, rows: str | None, where: str | None, dry_run: bool, as_json: bool) -> None:
+def command(dataset: Path | str, rows: str | None, where: str | None, dry_run: bool, as_json: bool) -> None:
     """Leave rows of DATASET out, in a new version.
 
     The records stay on disk, and earlier versions have them.

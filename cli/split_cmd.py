@@ -8,11 +8,11 @@ import click
 
 from .options import dry_run_option
 from .output import print_json, say, say_dry_run
-from .paths import PATH
+from .paths import PATH_OR_URL
 
 
 @click.command("split", context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("dataset", type=PATH)
+@click.argument("dataset", type=PATH_OR_URL)
 @click.option("--val", metavar="SHARE", help="Share of the rows for val, as in 10%; the rest is train.")
 @click.option("--test", metavar="SHARE", help="Share of the rows for test, as in 5%.")
 @click.option("--folds", metavar="K", type=int, help="In place of shares, the number of folds: fold-0 and so on.")
@@ -29,7 +29,7 @@ from .paths import PATH
 @dry_run_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
-    dataset: Path,
+    dataset: Path | str,
     val: str | None,
     test: str | None,
     folds: int | None,

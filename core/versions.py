@@ -568,16 +568,31 @@ def first_version(manifest: Manifest, data: bytes) -> tuple[Root, Version]:
     )
 
 
-def publish(folder: Path, change: Callable[[Version], Version]) -> Version:
+def create_version(folder: Path, version: Version) -> bool:
+    """Writes the document of a version, unless there is one with its number. Returns whether it did."""
+    try:
+        write_file(version_path(folder, version.number), [version.dump()], exclusive=True)
+    except FileExistsError:
+        return False
+    return True
+
+
+def publish(
+    folder: Path,
+    change: Callable[[Version], Version],
+    create: Callable[[Path, Version], bool] = create_version,
+) -> Version:
     """Writes the next version.
 
     Args:
         folder: The dataset.
         change: Makes the next version of the newest one, or gives that back if there is nothing to change. It is
             called again if somebody else was faster.
+        create: Does what `create_version` does, also where the dataset lies elsewhere. If somebody else was faster, the
+            newest version is in `folder` afterwards.
 
     Raises:
-        PacktrainError: What `change` raises.
+        PacktrainError: What `change` or `create` raises.
     """
     writer = secrets.token_hex(16)
     while True:
@@ -592,11 +607,8 @@ def publish(folder: Path, change: Callable[[Version], Version]) -> Version:
             written_by=f"packtrain {metadata.version('packtrain')}",
             created=int(time.time()),
         )
-        try:
-            write_file(version_path(folder, version.number), [version.dump()], exclusive=True)
-        except FileExistsError:
-            continue
-        return version
+        if create(folder, version):
+            return version
 
 
 def history(folder: Path) -> Iterator[tuple[Version, bool]]:

@@ -33,21 +33,23 @@ from packtrain._core.versions import (
     ManifestInfo,
     Segment,
     Version,
-    publish,
     segment_manifest,
 )
 from packtrain._readers.dataset.kept import is_kept
+from packtrain._storage.remote.urls import place_of
 
-from .changing import ChangeReport, begun, part_name, would_be, writing
+from .changing import ChangeReport, would_be
 from .index_layer import IndexLayer, ListedValues, listed_values
 from .listing import ListedSample, Listing, Reject, Source
 from .lists.reader import read_list
+from .object_workplace import workplace_at
 from .options import Columns, FieldColumn, PackOptions
 from .output import Output
 from .pack import pack_listing
 from .pack_run import PackProgress
 from .plan import Plan
 from .planning import outline_plan, plan_shards, record_bytes, settled_fields
+from .workplace import Workplace
 
 KINDS: Final = ("text", "json", "array", "bytes", "number", "string")
 """Kinds of fields that can be added. Those with pixels depend on how the image was stored."""
@@ -76,7 +78,7 @@ def add_field(
     stops for any reason, the same call continues where it stopped.
 
     Args:
-        dataset: The folder of the dataset.
+        dataset: The folder or the address of the dataset.
         source: A list with named columns: CSV, TSV, JSON lines or Parquet.
         fields: The columns that hold the fields: texts, JSON, arrays, bytes, numbers or strings. One that is `optional`
             may be missing.
@@ -97,24 +99,49 @@ def add_field(
         OutputConflict: Another process adds the same, or has replaced a segment meanwhile.
         PacktrainError: What `packtrain.pack` raises.
     """
-    folder, listed = path_of("dataset", dataset), path_of("source", source)
+    listed = path_of("source", source)
     function("on_progress", on_progress)
     workers = whole("num_workers", num_workers, 1)
     columns = tuple(instance("fields", field, FieldColumn) for field in fields)
-    newest = begun(folder, dry_run=flag("dry_run", dry_run))
-    _require_addable(columns, newest, replaced=flag("replace_existing", replace_existing))
+    flag("dry_run", dry_run)
+    flag("replace_existing", replace_existing)
+    with workplace_at(place_of("dataset", dataset)) as place:
+        newest = place.begin(dry_run=dry_run)
+        _require_addable(columns, newest, replaced=replace_existing)
+        planned = _planned(place, newest, listed, columns, key, None if root is None else path_of("root", root))
+        if dry_run:
+            size = sum(layer.bytes for layer in planned)
+            names = (f"{LAYERS}/{place.expected_name(layer.plan)}" for layer in planned)
+            return would_be(place, newest, newest.records, *names, bytes=size)
+        change = Change("add-field", f"added {', '.join(column.name for column in columns)} from {listed.name}")
+        with ExitStack() as stack:
+            layers: dict[str, list[Layer]] = {each.name: [] for each in newest.segments}
+            for layer in planned:
+                # They belong to this process until the version names them.
+                output = stack.enter_context(place.writing(f"{LAYERS}/{place.name_of(layer.plan)}"))
+                layers[layer.segment.name].append(layer.packed(place.folder, output, workers, on_progress))
+            version = place.publish(partial(_with_layers, place, layers, change))
+    return ChangeReport(place.address, version.number, version.records)
+
+
+def _planned(
+    place: Workplace, newest: Version, listed: Path, columns: Sequence[FieldColumn], key: str, root: Path | None
+) -> list[_PlannedLayer | _IndexLayer]:
+    """The layers of each segment, with records and without; raises what `add_field` raises."""
     stored = tuple(column for column in columns if not ALL_KINDS[column.kind].indexed)
     indexed = tuple(column for column in columns if column not in stored)
     table = read_list(
         listed,
         LabelSpec("none"),
         columns=Columns(fields=(*stored, *indexed, FieldColumn(_KEY, "text", key, by_path=False))),
-        root=None if root is None else path_of("root", root),
+        root=root,
     )
     if table.rejects:
         first = table.rejects[0]
         raise ListError(f"{listed}: line {first.line}: {first.reason}")
     values = listed_values(table, indexed, len(stored), listed)
+    place.bring_indexes(newest)
+    folder = place.folder
     matches = _matched(folder, newest, table, listed, optional=all(column.optional for column in columns))
     planned: list[_PlannedLayer | _IndexLayer] = []
     if stored:
@@ -126,19 +153,7 @@ def add_field(
         planned += [
             _IndexLayer.of(folder, each, table, matches[each.name], indexed, values, key) for each in newest.segments
         ]
-    if dry_run:
-        size = sum(layer.bytes for layer in planned)
-        return would_be(folder, newest, newest.records, *(f"{LAYERS}/{layer.name}" for layer in planned), bytes=size)
-    names = ", ".join(column.name for column in columns)
-    change = Change("add-field", f"added {names} from {listed.name}")
-    with ExitStack() as stack:
-        layers: dict[str, list[Layer]] = {each.name: [] for each in newest.segments}
-        for layer in planned:
-            # They belong to this process until the version names them.
-            stack.enter_context(writing(folder / LAYERS / layer.name))
-            layers[layer.segment.name].append(layer.packed(folder, workers, on_progress))
-        version = publish(folder, partial(_with_layers, folder, layers, change))
-    return ChangeReport(folder, version.number, version.records)
+    return planned
 
 
 def _require_addable(columns: Sequence[FieldColumn], version: Version, *, replaced: bool) -> None:
@@ -305,29 +320,25 @@ class _PlannedLayer:
         return cls(segment, rows, options, plan_shards(outline_plan(rows, options), rows))
 
     @property
-    def name(self) -> str:
-        """Its name."""
-        return part_name(self.plan)
-
-    @property
     def bytes(self) -> int:
         """About how many bytes its records take."""
         return record_bytes(self.rows, self.plan.schema) * len(self.rows)
 
-    def packed(self, folder: Path, workers: int, on_progress: Callable[[PackProgress], None] | None) -> Layer:
+    def packed(
+        self, folder: Path, output: Output, workers: int, on_progress: Callable[[PackProgress], None] | None
+    ) -> Layer:
         """Packs it, its records in the order of the segment's."""
-        place = folder / LAYERS / self.name
         order = Index.of(self.segment.folder(folder), segment_manifest(folder, self.segment))["by_place"]
         pack_listing(
             self.rows,
-            Output(place),
+            output,
             self.options,
             num_workers=workers,
             max_rejects=0,
             order=order,
             on_progress=on_progress,
         )
-        return _written(place)
+        return _written(output.folder)
 
 
 @dataclass(frozen=True)
@@ -360,15 +371,18 @@ class _IndexLayer:
         return cls(segment, IndexLayer.of(table, columns, values, matches, format, _digest(segment, key)))
 
     @property
-    def name(self) -> str:
-        """Its name."""
-        return part_name(self.layer.plan)
+    def plan(self) -> Plan:
+        """The plan that names it."""
+        return self.layer.plan
 
-    def packed(self, folder: Path, workers: int, on_progress: Callable[[PackProgress], None] | None) -> Layer:
+    def packed(
+        self, folder: Path, output: Output, workers: int, on_progress: Callable[[PackProgress], None] | None
+    ) -> Layer:
         """Writes it."""
-        place = folder / LAYERS / self.name
-        self.layer.write(place, Index.of(self.segment.folder(folder), segment_manifest(folder, self.segment)))
-        return _written(place)
+        output.offer_plan(self.plan.dump())
+        self.layer.write(output.folder, Index.of(self.segment.folder(folder), segment_manifest(folder, self.segment)))
+        output.finish()
+        return _written(output.folder)
 
 
 def _digest(segment: Segment, key: str) -> str:
@@ -382,14 +396,15 @@ def _written(place: Path) -> Layer:
     return Layer(place.name, ManifestInfo.of(data), Manifest.parse(data, place / MANIFEST).schema.names)
 
 
-def _with_layers(folder: Path, layers: Mapping[str, Sequence[Layer]], change: Change, newest: Version) -> Version:
+def _with_layers(place: Workplace, layers: Mapping[str, Sequence[Layer]], change: Change, newest: Version) -> Version:
     """The version that follows `newest`, with more layers for each of these segments."""
     if missing := layers.keys() - {segment.name for segment in newest.segments}:
         raise OutputConflict(
-            f"{folder}: segment {min(missing)} has just been replaced by somebody else. Run the command again"
+            f"{place.address}: segment {min(missing)} has just been replaced by somebody else. Run the command again"
         )
     segments = [reduce(_with_layer, layers.get(each.name, ()), each) for each in newest.segments]
-    merged = MergedSchema.of([part_schema(folder, segment) for segment in segments])
+    place.bring_manifests(newest)
+    merged = MergedSchema.of([part_schema(place.folder, segment) for segment in segments])
     return replace(newest.after(change, segments), fields=merged.fields, labels=merged.labels, classes=merged.classes)
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,16 +16,14 @@ from crc32c import crc32c
 from packtrain._core.arguments import checks_names, flag, function, instance, path_of, whole
 from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import OutputConflict, UsageError
-from packtrain._core.files import NO_LOCKS, make_folder, write_file
-from packtrain._core.locks import Lock
-from packtrain._core.manifest import MANIFEST, Manifest, is_dataset
+from packtrain._core.files import make_folder, write_file
+from packtrain._core.manifest import MANIFEST, PLAN, Manifest, is_dataset
 from packtrain._core.npy import npy_header
 from packtrain._core.opening import read_regular
 from packtrain._core.options import LabelSpec
 from packtrain._core.schema import IMAGE, LABEL
 from packtrain._core.version_schema import MergedSchema, PartSchema, part_schema
 from packtrain._core.versions import (
-    BASE,
     BASE_MANIFEST,
     DROPPED,
     SEGMENTS,
@@ -37,10 +32,7 @@ from packtrain._core.versions import (
     ManifestInfo,
     Segment,
     Version,
-    begin_versions,
     has_versions,
-    newest_version,
-    publish,
     random_name,
     require_rows,
     version_name,
@@ -49,15 +41,14 @@ from packtrain._readers.dataset.kept import KeptRows, dropped_rows
 from packtrain._readers.dataset.stored_rows import StoredRows
 from packtrain._storage.remote.urls import Url, place_of
 
+from .object_workplace import workplace_at
 from .options import Columns, FieldColumn, PackOptions
-from .output import Output
 from .pack import open_listing, pack_listing
 from .pack_run import PackProgress, PackReport
 from .plan import Plan
 from .planning import outline_plan, plan_shards, record_bytes
 from .removing import RemovalReport
-
-_NAME_DIGITS: Final = 16
+from .workplace import Workplace, segment_place
 
 
 @dataclass(frozen=True)
@@ -65,7 +56,7 @@ class ChangeReport:
     """A change of a dataset.
 
     Attributes:
-        dataset: Folder of the dataset.
+        dataset: Folder or address of the dataset.
         version: Number of the version that has the change.
         records: Number of its rows.
         added: Number of rows that it has and the version before had not.
@@ -79,7 +70,7 @@ class ChangeReport:
         sides: Of a split, the number of rows on each side, by its name.
     """
 
-    dataset: Path
+    dataset: Path | Url
     version: int
     records: int
     added: int = 0
@@ -93,15 +84,8 @@ class ChangeReport:
     sides: dict[str, int] = dataclass_field(default_factory=dict)
 
 
-def begun(folder: Path, *, dry_run: bool) -> Version:
-    """The newest version of a dataset that is to be changed, which a dry run leaves as it was packed."""
-    if not dry_run:
-        begin_versions(folder)
-    return newest_version(folder)
-
-
 def would_be(
-    folder: Path,
+    place: Workplace,
     newest: Version,
     records: int,
     *paths: str,
@@ -116,10 +100,10 @@ def would_be(
         UsageError: It would have no row.
     """
     require_rows(records)
-    of_packed = () if has_versions(folder) else (BASE_MANIFEST, version_name(1), MANIFEST)
+    of_packed = () if has_versions(place.folder) else (BASE_MANIFEST, version_name(1), MANIFEST)
     written = (*of_packed, *paths, *(version_name(newest.number + 1 + each) for each in range(versions)))
     return ChangeReport(
-        folder, newest.number + versions, records, added, dropped, dry_run=True, written=written, bytes=bytes
+        place.address, newest.number + versions, records, added, dropped, dry_run=True, written=written, bytes=bytes
     )
 
 
@@ -144,7 +128,7 @@ def append(
     the same call continues where it stopped; a list whose segment the newest version has is not appended again.
 
     Args:
-        dataset: The folder of the dataset.
+        dataset: The folder or the address of the dataset.
         source: What to append, as `packtrain.pack` takes it.
         columns: Which columns of the list hold what; None: those that the dataset was packed from.
         label_names: True if the label on each line is the name of a class, False if it is a number. None: a number,
@@ -166,50 +150,52 @@ def append(
         OutputConflict: Another process appends the same list.
         PacktrainError: What `packtrain.pack` raises.
     """
-    folder = path_of("dataset", dataset)
     function("on_progress", on_progress)
     function("on_warning", on_warning)
-    newest = begun(folder, dry_run=flag("dry_run", dry_run))
-    listed, like = place_of("source", source), options_like(folder, newest)
-    if isinstance(listed, Path) and is_dataset(listed):
-        # It says itself what its rows are; whether they fit is seen as the version is made.
-        like = replace(like, columns=None, classes=None, labels=LabelSpec())
-    elif label_names is None and not (isinstance(listed, Path) and listed.is_dir()):
-        _require_plain_names(folder, newest, listed)
-    options = replace(
-        like,
-        columns=like.columns if columns is None else instance("columns", columns, Columns),
-        label_names=flag("label_names", label_names or False),
-        classes=like.classes if classes is None else classes,
-        root=None if root is None else path_of("root", root),
-    )
-    with open_listing(listed, folder, folder, options, on_warning) as (images, options, before):
-        plan = plan_shards(outline_plan(images, options), images)
-        name = part_name(plan)
-        if name in (segment.name for segment in newest.segments) or _was_packed(folder, newest, plan):
-            return ChangeReport(folder, newest.number, newest.records, dry_run=dry_run)
-        if dry_run:
-            added = len(images)
-            size = added * record_bytes(images, plan.schema)
-            return would_be(folder, newest, newest.records + added, f"{SEGMENTS}/{name}", added=added, bytes=size)
-        place = folder / SEGMENTS / name
-        with writing(place):
-            packed = pack_listing(
-                images,
-                Output(place),
-                options,
-                num_workers=whole("num_workers", num_workers, 1),
-                max_rejects=max_rejects,
-                before=before,
-                on_progress=on_progress,
-            )
-            segment = segment_of(place, name)
-            text = f"appended {segment.records:,} samples of {os.path.basename(os.fspath(listed))}"
-            version = publish(folder, partial(_with_segment, folder, segment, Change("append", text)))
-    return ChangeReport(folder, version.number, version.records, added=segment.records, packed=packed)
+    flag("dry_run", dry_run)
+    workers = whole("num_workers", num_workers, 1)
+    listed = place_of("source", source)
+    with workplace_at(place_of("dataset", dataset)) as place:
+        newest = place.begin(dry_run=dry_run)
+        like = options_like(place, newest)
+        if isinstance(listed, Path) and is_dataset(listed):
+            # It says itself what its rows are; whether they fit is seen as the version is made.
+            like = replace(like, columns=None, classes=None, labels=LabelSpec())
+        elif label_names is None and not (isinstance(listed, Path) and listed.is_dir()):
+            _require_plain_names(place, newest, listed)
+        options = replace(
+            like,
+            columns=like.columns if columns is None else instance("columns", columns, Columns),
+            label_names=flag("label_names", label_names or False),
+            classes=like.classes if classes is None else classes,
+            root=None if root is None else path_of("root", root),
+        )
+        with open_listing(listed, place.folder, place.address, options, on_warning) as (images, options, before):
+            plan = plan_shards(outline_plan(images, options), images)
+            if place.has_packed(newest, plan):
+                return ChangeReport(place.address, newest.number, newest.records, dry_run=dry_run)
+            if dry_run:
+                added = len(images)
+                size, part = added * record_bytes(images, plan.schema), f"{SEGMENTS}/{place.expected_name(plan)}"
+                return would_be(place, newest, newest.records + added, part, added=added, bytes=size)
+            name = place.name_of(plan)
+            with place.writing(f"{SEGMENTS}/{name}") as output:
+                packed = pack_listing(
+                    images,
+                    output,
+                    options,
+                    num_workers=workers,
+                    max_rejects=max_rejects,
+                    before=before,
+                    on_progress=on_progress,
+                )
+                segment = segment_of(output.folder, name)
+                text = f"appended {segment.records:,} samples of {os.path.basename(os.fspath(listed))}"
+                version = place.publish(partial(_with_segment, place, segment, plan, Change("append", text)))
+    return ChangeReport(place.address, version.number, version.records, added=segment.records, packed=packed)
 
 
-def _require_plain_names(folder: Path, version: Version, listed: Path | Url) -> None:
+def _require_plain_names(place: Workplace, version: Version, listed: Path | Url) -> None:
     """Refuses to guess what ``1`` on a line of a list means.
 
     Raises:
@@ -218,8 +204,9 @@ def _require_plain_names(folder: Path, version: Version, listed: Path | Url) -> 
     for number, name in enumerate(version.classes or ()):
         if name.isascii() and name.isdecimal() and int(name) != number:
             raise UsageError(
-                f"{folder} has a class {name!r} whose number is {number}, so nobody knows which of them a label in "
-                f"{listed} is: give --labels class for names, or --labels int for numbers (label_names=True or False)"
+                f"{place.address} has a class {name!r} whose number is {number}, so nobody knows which of them a "
+                f"label in {listed} is: give --labels class for names, or --labels int for numbers (label_names=True "
+                "or False)"
             )
 
 
@@ -234,7 +221,7 @@ def drop_rows(
     """Leaves rows out, in a new version. The records stay where they are, and earlier versions have them.
 
     Args:
-        dataset: The folder of the dataset.
+        dataset: The folder or the address of the dataset.
         rows: Rows of the newest version.
         where: In place of rows, a condition that holds for them, as `ImageDataset.where` takes it.
         dry_run: True to write nothing, and report what would be written.
@@ -244,20 +231,23 @@ def drop_rows(
         OutputConflict: What the rows were in has been replaced meanwhile.
         PacktrainError: The dataset cannot be read, or not be written to.
     """
-    folder = path_of("dataset", dataset)
-    newest = begun(folder, dry_run=flag("dry_run", dry_run))
-    numbers = chosen_rows(folder, newest, rows, where)
-    chosen = dict(by_segment(folder, newest, numbers))
-    if dry_run:
-        left = newest.records - len(numbers)
-        files = [f"{DROPPED}/*.npy" for each in newest.segments if 0 < len(chosen.get(each.name, ())) < each.rows]
-        return would_be(folder, newest, left, *files, dropped=len(numbers))
-    change = Change("drop-rows", f"dropped {len(numbers):,} rows")
-    version = publish(folder, partial(without_rows, folder, chosen, change))
-    return ChangeReport(folder, version.number, version.records, dropped=len(numbers))
+    flag("dry_run", dry_run)
+    with workplace_at(place_of("dataset", dataset)) as place:
+        newest = place.begin(dry_run=dry_run)
+        numbers = chosen_rows(place, newest, rows, where)
+        chosen = dict(by_segment(place, newest, numbers))
+        if dry_run:
+            left = newest.records - len(numbers)
+            files = [f"{DROPPED}/*.npy" for each in newest.segments if 0 < len(chosen.get(each.name, ())) < each.rows]
+            return would_be(place, newest, left, *files, dropped=len(numbers))
+        change = Change("drop-rows", f"dropped {len(numbers):,} rows")
+        version = place.publish(partial(without_rows, place, chosen, change))
+    return ChangeReport(place.address, version.number, version.records, dropped=len(numbers))
 
 
-def chosen_rows(folder: Path, newest: Version, rows: Iterable[int] | None, where: str | None) -> npt.NDArray[np.int64]:
+def chosen_rows(
+    place: Workplace, newest: Version, rows: Iterable[int] | None, where: str | None
+) -> npt.NDArray[np.int64]:
     """The rows of the newest version that are given, ascending.
 
     Raises:
@@ -266,7 +256,8 @@ def chosen_rows(folder: Path, newest: Version, rows: Iterable[int] | None, where
     if rows is not None and where is None:
         numbers = np.unique(np.fromiter(rows, np.int64))
     elif rows is None and where is not None:
-        numbers = StoredRows.of_version(folder, newest).where(where)
+        place.bring_indexes(newest)
+        numbers = StoredRows.of_version(place.folder, newest).where(where)
     else:
         raise UsageError("say which rows to drop: either `rows` or `where`")
     if not len(numbers):
@@ -276,67 +267,20 @@ def chosen_rows(folder: Path, newest: Version, rows: Iterable[int] | None, where
     return numbers
 
 
-def _was_packed(folder: Path, version: Version, plan: Plan) -> bool:
-    """True if the segment in the dataset's folder itself was packed by a plan like this one."""
-    return version.segments[0].name == BASE and Plan.load(folder).is_same(plan)
-
-
-def part_name(plan: Plan) -> str:
-    """The name of a segment or a layer that is packed by this plan: whoever packs it again finds it."""
-    return hashlib.sha256(plan.dump()).hexdigest()[:_NAME_DIGITS]
-
-
-@contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Locks a folder of a segment or a layer while it is written, until a version names it.
-
-    Raises:
-        OutputConflict: Another process writes it, or it is a link.
-    """
-    if folder.is_symlink():
-        raise OutputConflict(f"{folder} is a link, which leads out of the dataset: remove it and run the command again")
-    lock = _lock_folder(folder)
-    try:
-        yield
-    finally:
-        if lock is not None:
-            lock.close()
-
-
-def _lock_folder(folder: Path) -> Lock | None:
-    """Makes a folder, and locks it; None where there are no locks."""
-    while True:
-        make_folder(folder)
-        try:
-            lock = Lock(folder, wait=False, inherited=False, flags=os.O_RDONLY | os.O_DIRECTORY)
-            if os.path.samestat(os.fstat(lock.fileno()), os.stat(folder)):
-                return lock
-        except BlockingIOError as error:
-            raise OutputConflict(
-                f"another process is writing {folder}. Wait for it or stop it, then run the command again"
-            ) from error
-        except FileNotFoundError:
-            # Somebody has just removed it, because no version named it.
-            continue
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
-            return None
-        lock.close()
-
-
 def segment_of(folder: Path, name: str) -> Segment:
     """What a version says of a segment that has just been packed."""
     data = read_regular(folder / MANIFEST, MOST_BYTES)
     return Segment(name, ManifestInfo.of(data), Manifest.parse(data, folder / MANIFEST).records)
 
 
-def _with_segment(folder: Path, segment: Segment, change: Change, newest: Version) -> Version:
-    """The version that follows `newest`, with one more segment."""
-    if any(each.name == segment.name for each in newest.segments):
-        raise OutputConflict(f"{folder}: somebody else has just appended the same list, in version {newest.number}")
+def _with_segment(place: Workplace, segment: Segment, plan: Plan, change: Change, newest: Version) -> Version:
+    """The version that follows `newest`, with one more segment, which was packed by `plan`."""
+    if place.has_packed(newest, plan):
+        raise OutputConflict(
+            f"{place.address}: somebody else has just appended the same list, in version {newest.number}"
+        )
     there = PartSchema("the dataset", newest.fields, newest.labels, newest.classes, newest.records)
-    merged = MergedSchema.of([there, replace(part_schema(folder, segment), name="what is appended")])
+    merged = MergedSchema.of([there, replace(part_schema(place.folder, segment), name="what is appended")])
     return replace(
         newest.after(change, [*newest.segments, segment]),
         fields=merged.fields,
@@ -346,26 +290,30 @@ def _with_segment(folder: Path, segment: Segment, change: Change, newest: Versio
 
 
 def by_segment(
-    folder: Path, version: Version, rows: npt.NDArray[np.int64]
+    place: Workplace, version: Version, rows: npt.NDArray[np.int64]
 ) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
     """The segments that have some of these rows of a version, ascending, and which rows of the segment these are."""
+    place.bring(version.columns)
     start = 0
     for segment in version.segments:
         first, last = np.searchsorted(rows, (start, start + segment.rows))
         if first < last:
             inner = rows[first:last] - start
-            yield segment.name, inner if segment.dropped is None else KeptRows(folder, segment)[inner]
+            yield segment.name, inner if segment.dropped is None else KeptRows(place.folder, segment)[inner]
         start += segment.rows
 
 
-def without_rows(folder: Path, chosen: dict[str, npt.NDArray[np.int64]], change: Change, newest: Version) -> Version:
+def without_rows(
+    place: Workplace, chosen: dict[str, npt.NDArray[np.int64]], change: Change, newest: Version
+) -> Version:
     """The version that follows `newest`, without these rows of its segments."""
     if missing := chosen.keys() - {segment.name for segment in newest.segments}:
         raise OutputConflict(
-            f"{folder}: segment {min(missing)} has just been replaced by somebody else. Run the command again"
+            f"{place.address}: segment {min(missing)} has just been replaced by somebody else. Run the command again"
         )
+    place.bring(newest.columns)
     segments = [
-        _without(folder, segment, chosen[segment.name]) if segment.name in chosen else segment
+        _without(place.folder, segment, chosen[segment.name]) if segment.name in chosen else segment
         for segment in newest.segments
     ]
     return newest.after(change, [segment for segment in segments if segment is not None])
@@ -385,15 +333,16 @@ def _without(folder: Path, segment: Segment, rows: npt.NDArray[np.int64]) -> Seg
     return replace(segment, dropped=dropped)
 
 
-def options_like(folder: Path, version: Version) -> PackOptions:
+def options_like(place: Workplace, version: Version) -> PackOptions:
     """Options by which more samples are stored as the first ones of a version are."""
-    first = version.segments[0].folder(folder)
+    first = version.segments[0]
+    place.bring([f"{segment_place(first.name)}{PLAN}"])
     schema, columns = version.schema, None
     try:
-        plan = Plan.load(first)
+        plan = Plan.load(first.folder(place.folder))
     except OutputConflict as error:
         raise UsageError(
-            f"{folder} holds an index of shards that lie elsewhere: `packtrain index --update` adds some"
+            f"{place.address} holds an index of shards that lie elsewhere: `packtrain index --update` adds some"
         ) from error
     if plan.columns is not None:
         named = {column.field: column for column in plan.columns}

@@ -22,14 +22,13 @@ from packtrain._core.versions import (
     Version,
     layer_manifest,
     newest_version,
-    publish,
     require_no_links,
     segment_manifest,
 )
 from packtrain._readers.dataset.stored_rows import StoredRows
 from packtrain._readers.dataset.versioned import SegmentStore, VersionLease
 
-from .changing import ChangeReport, options_like, part_name, segment_of, would_be, writing
+from .changing import ChangeReport, options_like, segment_of, would_be
 from .dataset_rows import DatasetRows, digest_of
 from .options import PackOptions
 from .output import Output
@@ -37,6 +36,7 @@ from .pack import pack_listing
 from .pack_run import PackProgress
 from .planning import outline_plan, plan_shards
 from .split import carried_sides
+from .workplace import Workplace, part_name
 
 Progress = Callable[[PackProgress], None]
 
@@ -98,20 +98,21 @@ def rewrite(
 ) -> ChangeReport:
     """Puts a new segment in the place of each run of segments of a version that follow each other."""
     require_no_links(folder)
+    place = Workplace(folder)
     lease = None if dry_run else VersionLease(folder, newest.number)
     try:
         joined = [_Joined.of(folder, newest, run, lease) for run in runs]
         if dry_run:
             size = sum(segment_bytes(folder, each) * each.rows // max(1, each.records) for run in runs for each in run)
             paths = (f"{SEGMENTS}/{each.name}" for each in joined)
-            return replace(would_be(folder, newest, newest.records, *paths, bytes=size), joined=sum(map(len, runs)))
+            return replace(would_be(place, newest, newest.records, *paths, bytes=size), joined=sum(map(len, runs)))
         with ExitStack() as stack:
             made = list[tuple[Sequence[Segment], Segment]]()
             for run, each in zip(runs, joined, strict=True):
                 # It belongs to this process until the version names it.
-                stack.enter_context(writing(folder / SEGMENTS / each.name))
-                made.append((run, each.packed(folder, workers, on_progress)))
-            version = publish(folder, partial(_with_others, folder, made, change))
+                output = stack.enter_context(place.writing(f"{SEGMENTS}/{each.name}"))
+                made.append((run, each.packed(output, workers, on_progress)))
+            version = place.publish(partial(_with_others, folder, made, change))
     finally:
         if lease is not None:
             lease.close()
@@ -186,13 +187,10 @@ class _Joined:
         stores = [SegmentStore(folder, schema, segment, lease, "pread", True) for segment in run]
         stored = StoredRows.of_segments(folder, run, stores)
         rows = DatasetRows(stored, schema, digest_of(run))
-        options = replace(options_like(folder, version), store=None)
+        options = replace(options_like(Workplace(folder), version), store=None)
         return cls(part_name(plan_shards(outline_plan(rows, options), rows)), rows, options)
 
-    def packed(self, folder: Path, workers: int, on_progress: Progress | None) -> Segment:
+    def packed(self, output: Output, workers: int, on_progress: Progress | None) -> Segment:
         """Packs it."""
-        place = folder / SEGMENTS / self.name
-        pack_listing(
-            self.rows, Output(place), self.options, num_workers=workers, max_rejects=0, on_progress=on_progress
-        )
-        return segment_of(place, self.name)
+        pack_listing(self.rows, output, self.options, num_workers=workers, max_rejects=0, on_progress=on_progress)
+        return segment_of(output.folder, self.name)

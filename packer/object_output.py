@@ -27,6 +27,7 @@ from packtrain._core.locks import Lock
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, ShardInfo
 from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.remote.download import download
+from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url
 
 from .notes import PARTS, ShardNote, note_path
@@ -52,14 +53,24 @@ class ObjectOutput(Output):
         url: Its address.
         folder: Folder of this machine in which shards are packed.
         spools: Folder for spools on each machine; None for the folder of temporary files.
+        patient: True if the store is known to have answered.
+        objects: What reads and writes objects; None: something new of its own.
     """
 
-    def __init__(self, url: Url, folder: Path, spools: Path | None = None, *, patient: bool = False) -> None:
+    def __init__(
+        self,
+        url: Url,
+        folder: Path,
+        spools: Path | None = None,
+        *,
+        patient: bool = False,
+        objects: Objects | None = None,
+    ) -> None:
         url.require_writable()
         super().__init__(folder)
         self._url = url
         self._spools = spools
-        self._objects = ObjectStore(patient=patient)
+        self._objects: Final[Objects] = ObjectStore(patient=patient) if objects is None else objects
         self._there: dict[str, int] = {}
         """Sizes of the objects that are known to be there, by their names."""
 
@@ -203,14 +214,22 @@ class ObjectOutput(Output):
         return True
 
     def _upload(self, name: str, checksum: int | None = None) -> None:
-        """Uploads a file, and compares what then lies there with it."""
-        self._objects.upload(self._url / name, self.folder / name)
-        if checksum is not None and (found := self._objects.checksum(self._url / name)) != checksum:
-            self._objects.remove(self._url / name)
-            raise RemoteError(
-                f"{self._url / name} does not hold what was uploaded (crc32c {found:08x}, not {checksum:08x}): run the "
-                "same command again"
-            )
+        upload_compared(self._objects, self._url / name, self.folder / name, checksum)
+
+
+def upload_compared(objects: Objects, url: Url, path: Path, checksum: int | None) -> None:
+    """Uploads a file, and compares what then lies there with its crc32c, if that is known.
+
+    Raises:
+        RemoteError: It holds something else, or the store does not answer as it should.
+    """
+    objects.upload(url, path)
+    if checksum is not None and (found := objects.checksum(url)) != checksum:
+        objects.remove(url)
+        raise RemoteError(
+            f"{url} does not hold what was uploaded (crc32c {found:08x}, not {checksum:08x}): run the same command "
+            "again"
+        )
 
 
 def _is_in(name: str, folder: str) -> bool:
@@ -231,15 +250,22 @@ def spooled(url: Url, where: Path | None, *, patient: bool = False) -> Iterator[
     Raises:
         PackError: The spool cannot be made.
     """
-    base = Path(tempfile.gettempdir()) if where is None else where.absolute()
+    base = None if where is None else where.absolute()
+    with spool_for(url, base) as folder, closing(ObjectOutput(url, folder, base, patient=patient)) as output:
+        yield output
+
+
+@contextmanager
+def spool_for(url: Url, where: Path | None) -> Iterator[Path]:
+    """Gives a folder in a spool for what lies at an address; see `spooled`."""
+    base = Path(tempfile.gettempdir()) if where is None else where
     prefix = f"packtrain-{os.geteuid()}-{hashlib.sha256(str(url).encode()).hexdigest()[:12]}-"
     with file_errors(base):
         base.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(base, prefix)
         lock, folder = _make_spool(base, prefix)
     try:
-        with closing(ObjectOutput(url, folder, None if where is None else base, patient=patient)) as output:
-            yield output
+        yield folder
     finally:
         shutil.rmtree(folder.parent, ignore_errors=True)
         lock.close()

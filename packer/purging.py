@@ -20,14 +20,14 @@ from packtrain._core.versions import (
     has_versions,
     is_dropped,
     load_version,
-    publish,
     version_numbers,
 )
 
-from .changing import ChangeReport, begun, by_segment, chosen_rows, without_rows, would_be
+from .changing import ChangeReport, by_segment, chosen_rows, without_rows, would_be
 from .joining import Progress, rewrite, segment_bytes
 from .removing import drop_version, removal_before, sole_user
 from .version_check import named_by
+from .workplace import Workplace
 
 
 @checks_names()
@@ -62,10 +62,11 @@ def purge(
     """
     folder, workers = path_of("dataset", dataset), whole("num_workers", num_workers, 1)
     function("on_progress", on_progress)
-    newest = begun(folder, dry_run=flag("dry_run", dry_run))
+    place = Workplace(folder)
+    newest = place.begin(dry_run=flag("dry_run", dry_run))
     named = rows is not None or where is not None
-    numbers = chosen_rows(folder, newest, rows, where) if named else np.empty(0, np.int64)
-    chosen = dict(by_segment(folder, newest, numbers))
+    numbers = chosen_rows(place, newest, rows, where) if named else np.empty(0, np.int64)
+    chosen = dict(by_segment(place, newest, numbers))
     affected = [each for each in newest.segments if each.dropped is not None or each.name in chosen]
     kept = [each for each in newest.segments if each not in affected]
     old = _versions_beyond(folder, {each.name for each in kept}) if has_versions(folder) else [1]
@@ -80,7 +81,7 @@ def purge(
     rewrite(folder, newest, [[each] for each in left], again, workers=workers, dry_run=True, on_progress=None)
     if dry_run:
         report = would_be(
-            folder,
+            place,
             newest,
             newest.records - len(numbers),
             *[f"{DROPPED}/*.npy" for each in left if each.name in chosen],
@@ -92,7 +93,7 @@ def purge(
         return replace(report, removal=removal_before(folder, old, named_by([replace(newest, segments=tuple(kept))])))
     if chosen:
         change = Change("drop-rows", f"dropped {len(numbers):,} rows")
-        publish(folder, partial(without_rows, folder, chosen, change))
+        place.publish(partial(without_rows, place, chosen, change))
     try:
         return _finished(folder, workers, on_progress, len(numbers))
     except OutputConflict as error:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from packtrain._core.arguments import checks_names, flag, items, path_of, unexpected, whole
+from packtrain._core.arguments import checks_names, flag, items, unexpected, whole
 from packtrain._core.errors import UsageError
 from packtrain._core.files import make_folder, write_file
 from packtrain._core.key_hashes import key_hashes
@@ -33,7 +33,6 @@ from packtrain._core.versions import (
     Split,
     Version,
     has_versions,
-    publish,
     random_name,
 )
 from packtrain._readers.dataset.indexed import IndexedValues
@@ -42,9 +41,12 @@ from packtrain._readers.dataset.sides import Sides, segment_sides
 from packtrain._readers.dataset.store import RecordStore
 from packtrain._readers.dataset.stored_rows import StoredRows
 from packtrain._readers.dataset.versioned import segment_stores
+from packtrain._storage.remote.urls import place_of
 
-from .changing import ChangeReport, begun, would_be
+from .changing import ChangeReport, would_be
+from .object_workplace import workplace_at
 from .sides import Hashes, JoinedSides, sides_of
+from .workplace import Workplace
 
 _PATH: Final = "path"
 _REGEX: Final = "path:"
@@ -71,7 +73,7 @@ def split(
     the options say that the dataset was first split with.
 
     Args:
-        dataset: The folder of the dataset.
+        dataset: The folder or the address of the dataset.
         val: Share of the rows for ``val``, such as ``"10%"`` or 0.1. The rest is ``train``.
         test: Share of the rows for ``test``.
         folds: In place of shares, how many folds there are to be, of about the same size: ``fold-0`` and so on.
@@ -93,7 +95,6 @@ def split(
             joins groups that are on different sides.
         PacktrainError: The dataset cannot be read, or not be written to.
     """
-    folder = path_of("dataset", dataset)
     given = {
         "val": _share("val", val),
         "test": _share("test", test),
@@ -105,18 +106,20 @@ def split(
     wanted = _Wanted(
         {name: value for name, value in given.items() if value is not None}, flag("replace_existing", replace_existing)
     )
-    # Who asks for what cannot be leaves a dataset that is as it was packed alone.
-    wanted.of(begun(folder, dry_run=True))
-    newest = begun(folder, dry_run=flag("dry_run", dry_run))
-    if dry_run:
-        found = _Found.of(folder, newest, wanted)
-        if not found.changed:
-            return ChangeReport(folder, newest.number, newest.records, sides=found.counts, dry_run=True)
-        report = would_be(folder, newest, newest.records, *[f"{SIDES}/*.npy"] * len(found.changed))
-        return replace(report, sides=found.counts)
+    flag("dry_run", dry_run)
     last: list[_Found] = []
-    version = publish(folder, partial(_with_sides, folder, wanted, last.append))
-    return ChangeReport(folder, version.number, version.records, sides=last[-1].counts)
+    with workplace_at(place_of("dataset", dataset)) as place:
+        # Who asks for what cannot be leaves a dataset that is as it was packed alone.
+        wanted.of(place.begin(dry_run=True))
+        newest = place.begin(dry_run=dry_run)
+        if dry_run:
+            found = _Found.of(place, newest, wanted)
+            if not found.changed:
+                return ChangeReport(place.address, newest.number, newest.records, sides=found.counts, dry_run=True)
+            report = would_be(place, newest, newest.records, *[f"{SIDES}/*.npy"] * len(found.changed))
+            return replace(report, sides=found.counts)
+        version = place.publish(partial(_with_sides, place, wanted, last.append))
+    return ChangeReport(place.address, version.number, version.records, sides=last[-1].counts)
 
 
 @dataclass(frozen=True)
@@ -208,9 +211,13 @@ class _Found:
     counts: dict[str, int]
 
     @classmethod
-    def of(cls, folder: Path, version: Version, wanted: _Wanted) -> _Found:
+    def of(cls, place: Workplace, version: Version, wanted: _Wanted) -> _Found:
         """The sides in the version after this one."""
-        split = wanted.of(version)
+        split, folder = wanted.of(version), place.folder
+        for name in split.by:
+            if name in version.schema.names and not version.schema[name].indexed:
+                place.require_shards(f"`by` {name}")
+        place.bring_indexes(version)
         # Of a dataset that is as it was packed, there is no document of a version that could be locked.
         stores = segment_stores(folder, version, "auto", True) if has_versions(folder) else [RecordStore(folder)]
         rows = [_kept(folder, segment) for segment in version.segments]
@@ -246,13 +253,13 @@ def _is_side(split: Split, name: str) -> bool:
     return not ((name == "val" and not split.val) or (name == "test" and not split.test))
 
 
-def _with_sides(folder: Path, wanted: _Wanted, note: Callable[[_Found], None], newest: Version) -> Version:
+def _with_sides(place: Workplace, wanted: _Wanted, note: Callable[[_Found], None], newest: Version) -> Version:
     """The version that follows `newest`, each row of which is on a side; `newest` if that is so already."""
-    found = _Found.of(folder, newest, wanted)
+    found = _Found.of(place, newest, wanted)
     note(found)
     if not found.changed:
         return newest
-    written = [_written(folder, name, sides) for name, sides in found.changed.items()]
+    written = [_written(place.folder, name, sides) for name, sides in found.changed.items()]
     kept = tuple(each for each in found.split.rows if each.segment not in found.changed)
     counts = ", ".join(f"{name} {count:,}" for name, count in found.counts.items())
     changed = newest.after(Change("split", f"split by {' and '.join(found.split.by)}: {counts}"), newest.segments)

@@ -1,0 +1,252 @@
+"""A dataset that is changed at an address: a spool has its documents and indexes, and new files go to the store.
+
+A version is made by a request that the store must refuse if there is one with its number. An answer may be lost, and a
+client that asks again is refused because of its own first request; so whoever does not know reads the document.
+
+No lock keeps two writers apart. So each draws names for what it writes, which nobody else uses, and a run that was
+stopped leaves what no version names.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+from typing_extensions import override
+
+from packtrain._core.document import MOST_BYTES
+from packtrain._core.errors import (
+    CorruptFile,
+    NotADataset,
+    NotThere,
+    OutputConflict,
+    PacktrainError,
+    RemoteError,
+    UsageError,
+)
+from packtrain._core.files import make_folder, write_file
+from packtrain._core.manifest import INDEX, MANIFEST, PLAN, Manifest
+from packtrain._core.versions import (
+    BASE,
+    BASE_MANIFEST,
+    LAYERS,
+    MOST_VERSION_BYTES,
+    Version,
+    has_versions,
+    layer_manifest,
+    load_root,
+    parse_version,
+    publish,
+    segment_manifest,
+    version_name,
+)
+from packtrain._storage.location import Location
+from packtrain._storage.remote.client import ObjectStore
+from packtrain._storage.remote.download import download_all
+from packtrain._storage.remote.objects import Objects
+from packtrain._storage.remote.urls import Url
+from packtrain._storage.staging.versions import newest_number
+
+from .object_output import ObjectOutput, spool_for, upload_compared
+from .output import Output
+from .plan import Plan
+from .workplace import NAME_DIGITS, Workplace, part_name, segment_place
+
+_KNOWN_DIGITS: Final = NAME_DIGITS // 2
+"""Digits of a name that follow from the plan; the others are drawn."""
+_PROBES: Final = 3
+
+
+class ObjectWorkplace(Workplace):
+    """A dataset at an address.
+
+    Args:
+        url: The address.
+        folder: An empty folder of this machine.
+        objects: What reads and writes objects.
+    """
+
+    def __init__(self, url: Url, folder: Path, objects: Objects) -> None:
+        super().__init__(folder)
+        self._url = url
+        self._objects = objects
+        self._there: set[str] = set()
+        """Names of files in `folder` that the store has."""
+
+    @property
+    @override
+    def address(self) -> Location:
+        return self._url
+
+    @override
+    def begin(self, *, dry_run: bool = False) -> Version:
+        try:
+            self._take(MANIFEST, MOST_BYTES)
+        except NotThere as error:
+            raise NotADataset(f"there is no dataset at {self._url}: {error}", file=MANIFEST) from error
+        if has_versions(self.folder):
+            self._take_newest()
+        if not dry_run:
+            self._require_exclusive()
+            if not has_versions(self.folder):
+                return self._begun()
+        return super().begin(dry_run=dry_run)
+
+    def _begun(self) -> Version:
+        """Makes a dataset of versions of a packed one."""
+        first = super().begin()
+        name = version_name(first.number)
+        for file in (BASE_MANIFEST, name):
+            self._objects.write(self._url / file, (self.folder / file).read_bytes(), new=True)
+            # Whoever does the same at this time writes the same bytes.
+            if self._objects.read(self._url / file, MOST_VERSION_BYTES) != (self.folder / file).read_bytes():
+                raise OutputConflict(
+                    f"{self._url / file} is left of another dataset: remove it and run the same command again"
+                )
+        self._objects.write(self._url / MANIFEST, (self.folder / MANIFEST).read_bytes())
+        self._take_newest()
+        return super().begin()
+
+    @override
+    def bring(self, names: Iterable[str]) -> None:
+        wanted = [name for name in names if not (self.folder / name).exists()]
+        for parent in {(self.folder / name).parent for name in wanted}:
+            make_folder(parent)
+        if missing := download_all(self._objects, self._url, wanted, self.folder):
+            raise CorruptFile(f"{self._url / missing[0]} is missing", file=missing[0])
+        self._there.update(wanted)
+
+    @override
+    def bring_manifests(self, version: Version) -> None:
+        layers = [f"{LAYERS}/{layer.name}/{MANIFEST}" for segment in version.segments for layer in segment.layers]
+        self.bring([*version.columns, *(self._manifest_of(segment.name) for segment in version.segments), *layers])
+
+    @override
+    def bring_indexes(self, version: Version) -> None:
+        self.bring_manifests(version)
+        names = list[str]()
+        for segment in version.segments:
+            names += _index_files(segment_place(segment.name), segment_manifest(self.folder, segment))
+            for layer in segment.layers:
+                names += _index_files(f"{LAYERS}/{layer.name}/", layer_manifest(self.folder, segment, layer))
+        self.bring(names)
+
+    def _manifest_of(self, segment: str) -> str:
+        if segment == BASE and has_versions(self.folder):
+            return BASE_MANIFEST
+        return f"{segment_place(segment)}{MANIFEST}"
+
+    @override
+    def require_shards(self, what: str) -> None:
+        raise UsageError(
+            f"{what} needs records, which are not fetched from {self._url}: copy the dataset to a disk, change it "
+            "there, and copy it back"
+        )
+
+    @override
+    def name_of(self, plan: Plan) -> str:
+        return f"{part_name(plan)[:_KNOWN_DIGITS]}{secrets.token_hex(_KNOWN_DIGITS // 2)}"
+
+    @override
+    def expected_name(self, plan: Plan) -> str:
+        return f"{part_name(plan)[:_KNOWN_DIGITS]}*"
+
+    @override
+    def has_packed(self, version: Version, plan: Plan) -> bool:
+        known = part_name(plan)[:_KNOWN_DIGITS]
+        alike = [segment for segment in version.segments if segment.name == BASE or segment.name.startswith(known)]
+        self.bring(f"{segment_place(segment.name)}{PLAN}" for segment in alike)
+        return any(Plan.load(segment.folder(self.folder)).is_same(plan) for segment in alike)
+
+    @override
+    @contextmanager
+    def writing(self, name: str) -> Iterator[Output]:
+        yield ObjectOutput(self._url / name, self.folder / name, patient=True, objects=self._objects)
+
+    @override
+    def publish(self, change: Callable[[Version], Version]) -> Version:
+        return publish(self.folder, change, self._create)
+
+    def _create(self, folder: Path, version: Version) -> bool:
+        """Creates the document of a version, once all that it names is there; see `create_version`.
+
+        Raises:
+            RemoteError: The store does not answer as it should, or does not say whether the document is there.
+        """
+        for name in sorted(version.columns.keys() - self._there):
+            if (folder / name).exists():
+                upload_compared(self._objects, self._url / name, folder / name, version.columns[name].crc32c)
+                self._there.add(name)
+        url, unknown = self._url / version_name(version.number), ""
+        try:
+            if self._objects.write(url, version.dump(), new=True):
+                return True
+        except RemoteError as error:
+            unknown = f"{error}. "
+        try:
+            found = parse_version(self._objects.read(url, MOST_VERSION_BYTES), url, load_root(folder), version.number)
+        except RemoteError as error:
+            raise RemoteError(
+                f"{unknown or error}It is not known whether version {version.number} of {self._url} was made: see "
+                f"`packtrain log {self._url}` before you run the same command again"
+            ) from error
+        if found.writer == version.writer:
+            return True
+        self._take_newest()
+        return False
+
+    def _take_newest(self) -> None:
+        name = version_name(newest_number(self._url, self._objects))
+        if not (self.folder / name).exists():
+            self._take(name, MOST_VERSION_BYTES)
+
+    def _take(self, name: str, most: int) -> None:
+        """Brings a document, which is small."""
+        data = self._objects.read(self._url / name, most)
+        make_folder((self.folder / name).parent)
+        write_file(self.folder / name, [data], durable=False)
+
+    def _require_exclusive(self) -> None:
+        """Makes sure that the store leaves an object alone that is there if it is asked to.
+
+        Raises:
+            RemoteError: It does not.
+        """
+        # One that never changes, so that nothing is lost if it is written again.
+        url = self._url / (version_name(1) if has_versions(self.folder) else PLAN)
+        data = self._objects.read(url, MOST_BYTES)
+        # Bytes that are equal count as written if an answer was lost, so a single time proves nothing.
+        if all(self._objects.write(url, data, new=True) for _ in range(_PROBES)):
+            raise RemoteError(
+                f"{self._url}: this store writes an object again that is there and was to be left alone (it ignores "
+                "`If-None-Match: *`), so two writers could lose each other's versions. Nothing was changed. Stage the "
+                "dataset, change the copy, and upload that, or use another store"
+            )
+
+
+def _index_files(place: str, manifest: Manifest) -> list[str]:
+    return [f"{place}{INDEX}/{column.name}.npy" for column in manifest.columns]
+
+
+@contextmanager
+def workplace_at(place: Location) -> Iterator[Workplace]:
+    """Gives a dataset that is to be changed, in a folder or at an address.
+
+    Raises:
+        UsageError: Nothing can be written there.
+        PackError: There is no room for a spool.
+    """
+    if not isinstance(place, Url):
+        yield Workplace(place)
+        return
+    place.require_writable()
+    with spool_for(place, None) as folder, closing(ObjectStore()) as objects:
+        try:
+            yield ObjectWorkplace(place, folder, objects)
+        except PacktrainError as error:
+            # What is wrong with what was brought is wrong with what lies there.
+            error.args = (str(error.args[0]).replace(str(folder), str(place)), *error.args[1:])
+            raise

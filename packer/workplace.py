@@ -1,0 +1,150 @@
+"""A dataset that is to be changed, and the folder of this machine in which what a change writes is made."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from packtrain._core.errors import OutputConflict
+from packtrain._core.files import NO_LOCKS, make_folder
+from packtrain._core.locks import Lock
+from packtrain._core.versions import BASE, SEGMENTS, Version, begin_versions, newest_version, publish
+from packtrain._storage.location import Location
+
+from .output import Output
+from .plan import Plan
+
+NAME_DIGITS: Final = 16
+
+
+class Workplace:
+    """A dataset that is to be changed, and lies in a folder.
+
+    Attributes:
+        folder: Folder of this machine that has its documents and indexes, and gets what a change makes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder: Final = folder
+
+    @property
+    def address(self) -> Location:
+        """The place of the dataset, for messages and reports."""
+        return self.folder
+
+    def begin(self, *, dry_run: bool = False) -> Version:
+        """Returns the newest version, and makes a dataset of versions of a packed one, unless this is a dry run.
+
+        Raises:
+            DatasetError: There is no sound dataset.
+            OutputConflict: A link stands in the place of one of its folders.
+        """
+        if not dry_run:
+            begin_versions(self.folder)
+        return newest_version(self.folder)
+
+    def bring(self, names: Iterable[str]) -> None:
+        """Brings files of the dataset into `folder`, if they lie elsewhere.
+
+        Raises:
+            CorruptFile: One is not there.
+        """
+
+    def bring_manifests(self, version: Version) -> None:
+        """Brings the manifests of all segments and layers of a version, and its columns; raises what `bring` raises."""
+
+    def bring_indexes(self, version: Version) -> None:
+        """Brings their indexes as well; raises what `bring` raises."""
+
+    def require_shards(self, what: str) -> None:
+        """Makes sure that records can be read.
+
+        Raises:
+            UsageError: They lie elsewhere; `what` needs them.
+        """
+
+    def name_of(self, plan: Plan) -> str:
+        """The name of a new segment or layer that is packed by this plan."""
+        return part_name(plan)
+
+    def expected_name(self, plan: Plan) -> str:
+        """The same for a dry run: ``*`` stands for what is drawn."""
+        return self.name_of(plan)
+
+    def has_packed(self, version: Version, plan: Plan) -> bool:
+        """True if a version has a segment that was packed by a plan like this one."""
+        segments = version.segments
+        return part_name(plan) in (segment.name for segment in segments) or (
+            segments[0].name == BASE and Plan.load(self.folder).is_same(plan)
+        )
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[Output]:
+        """Gives the output for a new segment or layer, which belongs to this process until a version names it.
+
+        Args:
+            name: Name of its folder in the dataset's.
+
+        Raises:
+            OutputConflict: Another process writes it, or a link is in its place.
+        """
+        place = self.folder / name
+        with writing(place):
+            yield Output(place)
+
+    def publish(self, change: Callable[[Version], Version]) -> Version:
+        """Writes the next version; see `packtrain._core.versions.publish`."""
+        return publish(self.folder, change)
+
+
+def part_name(plan: Plan) -> str:
+    """The name of a segment or a layer that is packed by this plan: whoever packs it again finds it."""
+    return hashlib.sha256(plan.dump()).hexdigest()[:NAME_DIGITS]
+
+
+def segment_place(name: str) -> str:
+    """What the names of the files of a segment begin with in the dataset's folder."""
+    return "" if name == BASE else f"{SEGMENTS}/{name}/"
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Locks a folder of a segment or a layer while it is written, until a version names it.
+
+    Raises:
+        OutputConflict: Another process writes it, or it is a link.
+    """
+    if folder.is_symlink():
+        raise OutputConflict(f"{folder} is a link, which leads out of the dataset: remove it and run the command again")
+    lock = _lock_folder(folder)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.close()
+
+
+def _lock_folder(folder: Path) -> Lock | None:
+    """Makes a folder, and locks it; None where there are no locks."""
+    while True:
+        make_folder(folder)
+        try:
+            lock = Lock(folder, wait=False, inherited=False, flags=os.O_RDONLY | os.O_DIRECTORY)
+            if os.path.samestat(os.fstat(lock.fileno()), os.stat(folder)):
+                return lock
+        except BlockingIOError as error:
+            raise OutputConflict(
+                f"another process is writing {folder}. Wait for it or stop it, then run the command again"
+            ) from error
+        except FileNotFoundError:
+            # Somebody has just removed it, because no version named it.
+            continue
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            return None
+        lock.close()

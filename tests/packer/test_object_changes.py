@@ -1,0 +1,313 @@
+"""Changing a dataset at an address: what a folder would hold, whatever the store and others do meanwhile."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+from helpers.memory_objects import KilledError, MemoryObjects
+from helpers.objects.datasets import objects_of
+from helpers.objects.fixtures import WRITABLE, Started
+from helpers.objects.servers import Server
+from helpers.support import encoded, packed, picture, tree
+
+from packtrain import FieldColumn, add_field, append, drop_rows, open_dataset, split, verify
+from packtrain._core.versions import Change, has_versions, load_version
+from packtrain._packer import object_workplace
+from packtrain._packer.changing import ChangeReport, without_rows
+from packtrain._packer.object_workplace import ObjectWorkplace
+from packtrain._storage.remote.urls import Url
+from packtrain.errors import OutputConflict, RemoteError
+
+from .test_changing import Images
+
+CAPTION = [FieldColumn("caption", "text", "caption", by_path=False)]
+SCORE = [FieldColumn("score", "number", "score", by_path=False, optional=True)]
+
+
+@pytest.fixture
+def store(
+    request: pytest.FixtureRequest, started_server: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Server]:
+    """An object store in the environment of this process, and an empty folder for spools."""
+    (tmp_path / "spools").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "spools"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    server = started_server(getattr(request, "param", "moto"))
+    with server.in_environment():
+        yield server
+
+
+def uploaded(store: Server, folder: Path) -> str:
+    """The address of a copy of a dataset."""
+    url = store.fresh()
+    for name, data in tree(folder).items():
+        store.put(f"{store.key(url)}/{name}", data)
+    return url
+
+
+def written(objects: dict[str, bytes], folder: Path) -> Path:
+    """A copy of what lies at an address, of which every file that a version names has to be sound."""
+    for name, data in objects.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    assert not verify(folder).problems
+    return folder
+
+
+def samples(out: Path, **options: Any) -> list[tuple[Any, ...]]:
+    """The path, label and stored image of each row, and its values of other fields."""
+    dataset = open_dataset(out, **options)
+    fields = [name for name in dataset.schema.names if name != "image"]
+    chosen = open_dataset(out, fields=["label", *fields], **options)
+    return [(dataset.filename(row), bytes(dataset.record(row)), *chosen[row]) for row in range(len(dataset))]
+
+
+def listed(folder: Path, first: int, count: int) -> Path:
+    """A list of images with the labels `first`, `first` + 1 and so on, by which they are known."""
+    for number in range(first, first + count):
+        (folder / f"{number}.jpg").write_bytes(encoded(picture(number, 16, 12)))
+    listing = folder / f"{first}.txt"
+    listing.write_text("".join(f"{number}.jpg {number}\n" for number in range(first, first + count)))
+    return listing
+
+
+def listed_values(folder: Path, out: Path, more: Sequence[str] = ()) -> tuple[Path, Path]:
+    """A list with a caption, and one with a score, for the rows of a dataset; half of them have a score."""
+    dataset = open_dataset(out)
+    names = [*(dataset.filename(row) for row in range(len(dataset))), *more]
+    captions, scores = folder / "captions.csv", folder / "scores.csv"
+    captions.write_text("path,caption\n" + "".join(f"{name},of {name}\n" for name in names))
+    scores.write_text("path,score\n" + "".join(f"{name},{number}\n" for number, name in enumerate(names[::2])))
+    return captions, scores
+
+
+@pytest.mark.parametrize("store", WRITABLE, indirect=True)
+def test_the_same_changes_make_the_same_rows(store: Server, tmp_path: Path) -> None:
+    images = Images(tmp_path)
+    here = packed(images.listed(7)[0], tmp_path / "here", "tar", shard_size=1000)
+    there = uploaded(store, here)
+    captions, scores = tmp_path / "captions.csv", tmp_path / "scores.csv"
+    more = images.listed(4)[0]
+
+    def both(function: Callable[..., ChangeReport], *arguments: Any, **options: Any) -> None:
+        before = objects_of(store, there)
+        planned = function(there, *arguments, **options, dry_run=True)
+        assert objects_of(store, there) == before, "a dry run has written something"
+        mine, theirs = function(here, *arguments, **options), function(there, *arguments, **options)
+        assert (theirs.version, theirs.records, theirs.added, theirs.dropped, theirs.sides) == (
+            mine.version,
+            mine.records,
+            mine.added,
+            mine.dropped,
+            mine.sides,
+        )
+        assert str(theirs.dataset) == str(planned.dataset) == there
+        after = objects_of(store, there)
+        assert all(after[name] == data for name, data in before.items() if name != "manifest.json")
+        for path in after.keys() - before.keys():
+            assert any(path.startswith(each.partition("*")[0]) for each in planned.written), path
+        assert not list((tmp_path / "spools").iterdir())
+
+    both(append, more)
+    assert append(there, more).version == 2, "a list that is there was appended again"
+    both(drop_rows, [1, 8])
+    listed_values(tmp_path, here)
+    both(add_field, captions, CAPTION)
+    both(add_field, scores, SCORE)
+    both(split, val="20%")
+    both(drop_rows, where="score = 2")
+    both(append, images.listed(3)[0])
+    both(split)
+    copy = written(objects_of(store, there), tmp_path / "copy")
+    assert not verify(copy).orphans
+    for number in range(1, load_version(here).number + 1):
+        assert samples(copy, version=number) == samples(here, version=number)
+    assert samples(copy, split="val") == samples(here, split="val")
+
+
+ADDRESS = Url.parse("s3://bucket/out")
+
+
+@pytest.fixture
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryObjects]:
+    """A store in memory, in which all is read and written that lies at an address."""
+    (tmp_path / "spools").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "spools"))
+    objects = MemoryObjects()
+    monkeypatch.setattr(object_workplace, "ObjectStore", lambda: objects)
+    yield objects
+    assert not list((tmp_path / "spools").iterdir())
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> Path:
+    """A dataset whose rows have the labels 0 to 5."""
+    return packed(listed(tmp_path, 0, 6), tmp_path / "labelled", "tar")
+
+
+def put(memory: MemoryObjects, folder: Path) -> None:
+    memory.objects |= {f"{ADDRESS}/{name}": data for name, data in tree(folder).items()}
+
+
+def contents(memory: MemoryObjects) -> tuple[list[tuple[Any, ...]], list[int]]:
+    """The rows of the newest version at the address, all that it names being sound, and the labels of those for val."""
+    with tempfile.TemporaryDirectory() as name:
+        written({address.removeprefix(f"{ADDRESS}/"): data for address, data in memory.objects.items()}, Path(name))
+        is_split = has_versions(Path(name)) and load_version(Path(name)).split is not None
+        val = [int(label) for label in open_dataset(name, split="val").targets] if is_split else []
+        return samples(Path(name)), val
+
+
+def labels(memory: MemoryObjects) -> list[int]:
+    """The labels of these rows."""
+    return [label for _, _, label, *_ in contents(memory)[0]]
+
+
+def of_version(number: int, fault: str) -> Callable[[Url, int], str]:
+    """A fault for the request that makes a version."""
+    return lambda url, _: fault if str(url).endswith(f"versions/{number:08d}.json") else ""
+
+
+@pytest.mark.parametrize("fault", ["lost", "denied"], ids=["no answer", "refused because of itself"])
+def test_a_version_whose_answer_is_lost_is_ones_own(memory: MemoryObjects, labelled: Path, fault: str) -> None:
+    put(memory, labelled)
+    memory.fault = of_version(2, fault)
+    assert drop_rows(str(ADDRESS), [0]).version == 2
+    assert labels(memory) == [1, 2, 3, 4, 5]
+    assert f"{ADDRESS}/versions/00000003.json" not in memory.objects
+
+
+def test_a_version_that_was_not_made_is_none(memory: MemoryObjects, labelled: Path) -> None:
+    put(memory, labelled)
+    memory.fault = of_version(2, "refused")
+    with pytest.raises(RemoteError, match=rf"answers 500.*not known whether version 2 .* `packtrain log {ADDRESS}`"):
+        drop_rows(str(ADDRESS), [0])
+    assert labels(memory) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_store_that_ignores_the_condition_is_refused(memory: MemoryObjects, labelled: Path) -> None:
+    put(memory, labelled)
+    before = dict(memory.objects)
+    memory.fault = lambda url, number: "ignoring"
+    with pytest.raises(RemoteError, match=r"ignores `If-None-Match: \*`.*Nothing was changed. Stage the dataset"):
+        drop_rows(str(ADDRESS), [0])
+    assert memory.objects == before
+    memory.fault = lambda url, number: ""
+    drop_rows(str(ADDRESS), [0])
+    before = dict(memory.objects)
+    memory.fault = lambda url, number: "ignoring"
+    with pytest.raises(RemoteError, match="ignores"):
+        drop_rows(str(ADDRESS), [0])
+    assert memory.objects == before
+
+
+def test_who_comes_second_makes_the_next_version(memory: MemoryObjects, labelled: Path, tmp_path: Path) -> None:
+    """Nothing is packed again, and both changes are there."""
+    put(memory, labelled)
+    more, other = listed(tmp_path, 10, 3), listed(tmp_path, 20, 2)
+    written: list[str] = []
+
+    def meanwhile(url: Url, number: int) -> str:
+        first = str(url) not in written
+        written.append(str(url))
+        if first and url.name == "00000002.json":
+            append(str(ADDRESS), other)
+            drop_rows(str(ADDRESS), [1])
+        return ""
+
+    memory.fault = meanwhile
+    assert append(str(ADDRESS), more).version == 4
+    assert labels(memory) == [0, 2, 3, 4, 5, 20, 21, 10, 11, 12]
+    parts = [name for name in written if "/segments/" in name and "/parts/" not in name]
+    assert len(parts) == len(set(parts))
+
+
+def test_the_same_list_is_appended_once(memory: MemoryObjects, labelled: Path, tmp_path: Path) -> None:
+    put(memory, labelled)
+    more = listed(tmp_path, 10, 3)
+
+    def meanwhile(url: Url, number: int) -> str:
+        if url.name == "00000002.json":
+            memory.fault = lambda url, number: ""
+            append(str(ADDRESS), more)
+        return ""
+
+    memory.fault = meanwhile
+    with pytest.raises(OutputConflict, match="somebody else has just appended the same list, in version 2"):
+        append(str(ADDRESS), more)
+    assert labels(memory) == [0, 1, 2, 3, 4, 5, 10, 11, 12]
+    assert append(str(ADDRESS), more) == ChangeReport(ADDRESS, 2, 9)
+    # That of the dataset itself is there as well.
+    assert append(str(ADDRESS), tmp_path / "0.txt") == ChangeReport(ADDRESS, 2, 9)
+
+
+def test_many_writers_at_once(memory: MemoryObjects, tmp_path: Path) -> None:
+    """Each drops a row of its own, and all are gone."""
+    writers = 20
+    put(memory, packed(listed(tmp_path, 0, writers + 1), tmp_path / "labelled", "tar"))
+    drop_rows(str(ADDRESS), [0])
+
+    def dropped(row: int) -> None:
+        place = ObjectWorkplace(ADDRESS, Path(tempfile.mkdtemp(dir=tmp_path)), memory)
+        place.begin()
+        place.publish(partial(without_rows, place, {"base": np.array([row])}, Change("drop-rows", str(row))))
+
+    with ThreadPoolExecutor(writers) as threads:
+        list(threads.map(dropped, range(1, writers)))
+    assert labels(memory) == [writers]
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "append": lambda folder: append(str(ADDRESS), listed(folder, 10, 3)),
+    "add-field": lambda folder: add_field(str(ADDRESS), folder / "captions.csv", CAPTION),
+    "add-number": lambda folder: add_field(str(ADDRESS), folder / "scores.csv", SCORE),
+    "drop-rows": lambda folder: drop_rows(str(ADDRESS), [1, 4]),
+    "split": lambda folder: split(str(ADDRESS), val=0.5, stratified=False),
+}
+
+
+def _kill(last: int, url: Url, number: int) -> str:
+    return "kill" if number == last else ""
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("begun", [False, True], ids=["packed", "changed"])
+def test_stopped_before_any_request(
+    request: pytest.FixtureRequest, memory: MemoryObjects, labelled: Path, tmp_path: Path, name: str, begun: bool
+) -> None:
+    """The newest version is the old or the new one, all that it names is there, and the same call makes the new one."""
+    listed_values(tmp_path, labelled)
+    put(memory, labelled)
+    if begun:
+        append(str(ADDRESS), listed(tmp_path, 6, 2))
+        listed_values(tmp_path, labelled, more=["6.jpg", "7.jpg"])
+    before = dict(memory.objects)
+    old = contents(memory)
+    memory.changes = 0
+    CHANGES[name](tmp_path)
+    new, requests = contents(memory), memory.changes
+    assert new != old
+    everywhere = request.config.getoption("--every-point")
+    # The last ones make the version.
+    for number in range(1, requests + 1) if everywhere else {1, requests // 2, *range(requests - 2, requests + 1)}:
+        memory.objects = dict(before)
+        dying = MemoryObjects(memory.objects)
+        dying.fault = partial(_kill, number)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(object_workplace, "ObjectStore", Mock(return_value=dying))
+            with pytest.raises(KilledError):
+                CHANGES[name](tmp_path)
+        found = contents(memory)
+        assert found in (old, new)
+        if found == old:
+            CHANGES[name](tmp_path)
+        assert contents(memory) == new
