@@ -191,6 +191,7 @@ class Columns:
             self._check_form(name, array)
         self.require(*dtypes)
         self._blocks = blocks
+        self._bytes = [self._bytes_of(name) for name in self._arrays]
         self.unchecked = bytearray(b"\1") * len(blocks)
 
     def _file(self, name: str) -> Path:
@@ -336,29 +337,30 @@ class Columns:
         return found
 
     def _check_block(self, block: int) -> None:
+        start, stop = block * ROWS_PER_BLOCK, min(self._rows, (block + 1) * ROWS_PER_BLOCK)
         checksum = 0
-        for piece in self._pieces(block):
-            checksum = crc32c(piece, checksum)
+        for data, row_bytes, more, offsets in self._bytes:
+            if offsets is None:
+                begin, end = start * row_bytes, stop * row_bytes + more
+            else:
+                # The offsets may be damaged. If they are, the slice is cut at the end of the column or empty.
+                begin, end = max(0, int(offsets[start])), max(0, int(offsets[stop]))
+            checksum = crc32c(data[begin:end], checksum)
         if checksum != int(self._blocks[block]):
-            first, of = block * ROWS_PER_BLOCK, f" (field {self._prefix[len(FIELD) : -1]})" if self._prefix else ""
+            of = f" (field {self._prefix[len(FIELD) : -1]})" if self._prefix else ""
             raise CorruptFile(
-                f"{self._folder}{of} is damaged in rows {first} to {min(self._rows, first + ROWS_PER_BLOCK) - 1}: "
-                "checksum mismatch. `packtrain verify` names the file",
+                f"{self._folder}{of} is damaged in rows {start} to {stop - 1}: checksum mismatch. `packtrain verify` "
+                "names the file",
                 file="index",
             )
         self.unchecked[block] = 0
 
-    def _pieces(self, block: int) -> Iterable[memoryview]:
-        start, stop = block * ROWS_PER_BLOCK, min(self._rows, (block + 1) * ROWS_PER_BLOCK)
-        for name, array in self._arrays.items():
-            if name.endswith(_OFFSETS):
-                yield _byte_view(array[start : stop + 1])
-            elif name.endswith(_BYTES):
-                offsets = self[name.removesuffix(_BYTES) + _OFFSETS]
-                # The offsets may be damaged. If they are, the slice is cut at the end of the array or empty.
-                yield _byte_view(array[max(0, int(offsets[start])) : max(0, int(offsets[stop]))])
-            else:
-                yield _byte_view(array[start:stop])
+    def _bytes_of(self, name: str) -> tuple[memoryview, int, int, Array | None]:
+        """Bytes of a column, those of a row, and those that a block shares with the next; offsets if they are texts."""
+        array = self._arrays[name]
+        offsets = self._arrays[name.removesuffix(_BYTES) + _OFFSETS] if name.endswith(_BYTES) else None
+        row_bytes = array.itemsize * math.prod(array.shape[1:])
+        return _byte_view(array), row_bytes, row_bytes if name.endswith(_OFFSETS) else 0, offsets
 
 
 class Index(Columns):

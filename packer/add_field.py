@@ -139,7 +139,7 @@ def _planned(
     if table.rejects:
         first = table.rejects[0]
         raise ListError(f"{listed}: line {first.line}: {first.reason}")
-    values = listed_values(table, indexed, len(stored), listed)
+    values = listed_values(table, indexed, len(stored), listed) if indexed else []
     place.bring_indexes(newest)
     folder = place.folder
     matches = _matched(folder, newest, table, listed, optional=all(column.optional for column in columns))

@@ -118,7 +118,7 @@ def all_kept(schema: Schema) -> bool:
 def _paths(sample: ListedSample) -> Iterator[str]:
     """The paths of the files of a sample, in the order in which they are read."""
     by_path = [os.fsdecode(cell.content) for cell in sample.cells if cell is not None and cell.by_path]
-    if sample.path not in by_path:
+    if sample.path and sample.path not in by_path:
         yield sample.path
     yield from by_path
 

@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 from packtrain._core.versions import NO_SIDE, WHOLE, Split
 
+from .key_hashes import all_differ
+
 Hashes = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.int64]
 Sides = npt.NDArray[np.uint8]
@@ -62,17 +64,14 @@ def sides_of(keys: Sequence[Hashes], classes: Counts, recorded: Sides, split: Sp
         JoinedSides: A group has rows on two sides.
     """
     groups = keys[0] if len(keys) == 1 else _joined(keys)
-    single = _all_differ(groups)
+    single = all_differ(groups)
     sides = recorded.copy() if single else _inherited(groups, recorded)
     new = np.flatnonzero(sides == NO_SIDE)
+    if len(new) == len(sides):
+        return _Filling(groups, classes, single).filled(classes, sides, split)
     if len(new):
         sides[new] = _Filling(groups[new], classes[new], single).filled(classes, sides, split)
     return sides
-
-
-def _all_differ(groups: Hashes) -> bool:
-    ascending = np.sort(groups)
-    return not (ascending[1:] == ascending[:-1]).any()
 
 
 def _joined(keys: Sequence[Hashes]) -> Hashes:
@@ -131,8 +130,9 @@ class _Filling:
         shares, rest = _shares(split)
         count = int(all_classes.max()) + 1
         held = np.zeros((len(split.names), count), np.int64)
-        for side in range(len(held)):
-            held[side] = np.bincount(all_classes[sides == side], minlength=count)
+        if len(self._classes) < len(all_classes):
+            for side in range(len(held)):
+                held[side] = np.bincount(all_classes[sides == side], minlength=count)
         free = np.bincount(self._classes, minlength=count)
         first = np.full(count, np.iinfo(np.uint64).max, np.uint64)
         np.minimum.at(first, self._classes, self._groups)
@@ -140,7 +140,7 @@ class _Filling:
         by_group = np.zeros(count, bool)
         by_group[self._classes[self._shared]] = True
         chosen = np.full(len(self._groups), rest, np.uint8)
-        grouped = np.flatnonzero(by_group[self._classes])
+        grouped = np.flatnonzero(by_group[self._classes]) if by_group.any() else np.empty(0, np.int64)
         pool = _groups_of(self._groups[grouped], self._classes[grouped])
         bounds = [np.zeros(count, np.int64)]
         for share in shares:
@@ -239,6 +239,7 @@ def _lowest(hashes: Hashes, classes: Counts, wanted: Counts) -> tuple[Counts, Co
     rows, ranks = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     there = np.bincount(classes, minlength=len(wanted))
     waiting = wanted > 0
+    short = np.uint16 if len(wanted) <= 1 << 16 else np.int64
     part = _FIRST_TRY * wanted.sum() / max(len(hashes), 1)
     while waiting.any():
         # Most rows have higher hashes than any that is taken, and are never sorted.
@@ -246,7 +247,9 @@ def _lowest(hashes: Hashes, classes: Counts, wanted: Counts) -> tuple[Counts, Co
         if part < 1:
             some &= hashes < np.uint64(part * 2**64)
         found = np.flatnonzero(some)
-        found = found[np.lexsort((hashes[found], classes[found]))]
+        found = found[np.argsort(hashes[found])]
+        # numpy sorts short numbers in a time that grows with their count alone.
+        found = found[np.argsort(classes[found].astype(short), kind="stable")]
         of_class = classes[found]
         counts = np.bincount(of_class, minlength=len(wanted))
         rank = np.arange(len(found)) - (np.cumsum(counts) - counts)[of_class]

@@ -18,7 +18,6 @@ from crc32c import crc32c
 from packtrain._core.arguments import checks_names, flag, items, unexpected, whole
 from packtrain._core.errors import UsageError
 from packtrain._core.files import make_folder, write_file
-from packtrain._core.key_hashes import key_hashes
 from packtrain._core.npy import npy_header
 from packtrain._core.printable import printable
 from packtrain._core.schema import Field
@@ -44,6 +43,7 @@ from packtrain._readers.dataset.versioned import segment_stores
 from packtrain._storage.remote.urls import place_of
 
 from .changing import ChangeReport, would_be
+from .key_hashes import key_hashes
 from .object_workplace import workplace_at
 from .sides import Hashes, JoinedSides, sides_of
 from .workplace import Workplace
@@ -303,8 +303,9 @@ def _classes(
     least, most = int(labels.min()), int(labels.max())
     if most - least >= version.records:
         return np.unique(labels, return_inverse=True)[1].astype(np.int64)
-    there = np.bincount(labels - least) > 0
-    numbers: npt.NDArray[np.int64] = (np.cumsum(there) - 1)[labels - least]
+    labels -= least
+    there = np.bincount(labels) > 0
+    numbers: npt.NDArray[np.int64] = labels if there.all() else (np.cumsum(there) - 1)[labels]
     return numbers
 
 

@@ -223,6 +223,40 @@ class Extension(Protocol):
             ValueError: There is no such row, the arrays do not have these sizes, or `out` overlaps one of the others.
         """
 
+    def hash_keys(
+        self,
+        offsets: npt.NDArray[np.int64],
+        texts: npt.NDArray[np.uint8],
+        seed: int,
+        number: int,
+        out: npt.NDArray[np.uint64],
+        /,
+    ) -> None:
+        """Writes the hashes of keys, which docs/format-splits.md specifies.
+
+        Args:
+            offsets: Where the keys begin, and where the last one ends, int64 [n + 1], contiguous.
+            texts: Their bytes, contiguous.
+            seed: Any number of 64 bits.
+            number: Tells keys of one kind from those of another.
+            out: Gets the hashes, uint64 [n], writable and contiguous.
+
+        Raises:
+            ValueError: The arrays do not have these sizes, `offsets` do not ascend or lead out of `texts`, or `out`
+                overlaps one of the others.
+        """
+
+    def has_repeats(self, hashes: npt.NDArray[np.uint64], /) -> bool:
+        """Finds out whether two of many hashes are the same.
+
+        Args:
+            hashes: The hashes, uint64 [n], contiguous.
+
+        Raises:
+            ValueError: `hashes` is something else.
+            MemoryError: There is not enough memory.
+        """
+
     def lookup(
         self, image: npt.NDArray[np.uint8], table: npt.NDArray[Any], planes: bool, out: npt.NDArray[Any], /
     ) -> None:

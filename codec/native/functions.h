@@ -16,6 +16,8 @@ PyObject *copy_pixels(PyObject *module, PyObject *args);
 PyObject *copy_records(PyObject *module, PyObject *args);
 PyObject *lookup(PyObject *module, PyObject *args);
 PyObject *take_rows(PyObject *module, PyObject *args);
+PyObject *hash_keys(PyObject *module, PyObject *args);
+PyObject *has_repeats(PyObject *module, PyObject *array);
 PyObject *resize_pixels(PyObject *module, PyObject *args);
 PyObject *unfilter(PyObject *module, PyObject *args);
 PyObject *brighten(PyObject *module, PyObject *args);

@@ -21,6 +21,8 @@ static PyMethodDef methods[] = {
     {"copy_records", copy_records, METH_VARARGS, NULL},
     {"lookup", lookup, METH_VARARGS, NULL},
     {"take_rows", take_rows, METH_VARARGS, NULL},
+    {"hash_keys", hash_keys, METH_VARARGS, NULL},
+    {"has_repeats", has_repeats, METH_O, NULL},
     {"resize_pixels", resize_pixels, METH_VARARGS, NULL},
     {"unfilter", unfilter, METH_VARARGS, NULL},
     {"brighten", brighten, METH_VARARGS, NULL},

@@ -33,6 +33,8 @@ _TEMPLATE_SUM: Final = sum(_TEMPLATE)
 Buffer = bytes | memoryview
 _MOST_BUFFERS: Final = 1024
 """The most buffers that one system call writes (IOV_MAX of Linux)."""
+_AT_ONCE: Final = 128 << 10
+"""Small samples are written together: a system call for each would take longer than copying them."""
 
 
 def space(schema: Schema) -> ShardSpace:
@@ -55,6 +57,7 @@ class Writer:
         labelled = schema.labels.kind != "none"
         self._label_place = (0 if schema.image is None else 1) if labelled else -1
         self._position = 0
+        self._waiting = bytearray()
         self._crc32c = 0 if checksum else None
         self._offsets: list[tuple[int, ...]] = []
         self._lines: list[str] = []
@@ -97,6 +100,7 @@ class Writer:
     def finish(self) -> WrittenShard:
         """Ends the archive."""
         self._write([bytes(2 * BLOCK)])
+        self._write_waiting()
         self.close()
         index = "\n".join([f"v1.2 {len(self._lines)}", *self._lines, ""])
         return WrittenShard(self._offsets, {".idx": index.encode("ascii")}, self._crc32c)
@@ -108,9 +112,23 @@ class Writer:
             self._descriptor = None
 
     def _write(self, buffers: list[Buffer]) -> None:
+        if sum(map(len, buffers)) < _AT_ONCE:
+            for buffer in buffers:
+                self._waiting += buffer
+            if len(self._waiting) >= _AT_ONCE:
+                self._write_waiting()
+        else:
+            self._write_waiting()
+            for first in range(0, len(buffers), _MOST_BUFFERS):
+                self._write_now(buffers[first : first + _MOST_BUFFERS])
+
+    def _write_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, bytearray()
+        self._write_now([waiting])
+
+    def _write_now(self, buffers: list[Buffer]) -> None:
         assert self._descriptor is not None, "the writer is closed"
-        for first in range(0, len(buffers), _MOST_BUFFERS):
-            write_all(self._descriptor, buffers[first : first + _MOST_BUFFERS])
+        write_all(self._descriptor, buffers)
         if self._crc32c is not None:
             for buffer in buffers:
                 self._crc32c = crc32c(buffer, self._crc32c)

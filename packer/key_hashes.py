@@ -7,7 +7,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from .keys import STEP, finalised_arrays, mixed_arrays
+from packtrain._codec.native import extension
+from packtrain._core.keys import STEP, finalised_arrays, mixed_arrays
 
 _WORD: Final = 8
 _AT_ONCE: Final = 1 << 15
@@ -28,6 +29,10 @@ def key_hashes(
         number: Tells texts of one kind from those of another.
     """
     hashes = np.empty(len(offsets) - 1, np.uint64)
+    if extension is not None:
+        bounds, data = (np.ascontiguousarray(each) for each in (offsets, texts))
+        extension.hash_keys(bounds.astype(np.int64, copy=False), data, seed, number, hashes)
+        return hashes
     for start in range(0, len(hashes), _AT_ONCE):
         bounds = offsets[start : start + _AT_ONCE + 1].astype(np.int64)
         # Each word can be read as a whole, the last one, too.
@@ -50,3 +55,11 @@ def _hashed(
         word = words[starts[rows] + at] << unused >> unused
         hashes[rows] = finalised_arrays((hashes[rows] ^ word) + np.uint64(STEP))
     return hashes
+
+
+def all_differ(hashes: npt.NDArray[np.uint64]) -> bool:
+    """True if no two hashes, uint64 [n], are the same."""
+    if extension is not None:
+        return not extension.has_repeats(np.ascontiguousarray(hashes))
+    ascending = np.sort(hashes)
+    return not (ascending[1:] == ascending[:-1]).any()
