@@ -1,6 +1,6 @@
-"""Changing a dataset: appending one image to 100 million, adding a million captions, reading 20 segments.
+"""Changing a dataset: an append to 100 million, a million captions, `where` and `split` of ten million, 20 segments.
 
-    python -m benchmarks.changing (append | add-field | read) DATASET ...
+    python -m benchmarks.changing (append | add-field | split | where | read) DATASET ...
 
 does one of it in a process of its own.
 """
@@ -27,6 +27,8 @@ from packtrain._packer.changing import _with_segment, segment_of
 RECORDS: Final = 100_000_000
 SHARDS: Final = 20_480
 CAPTIONS: Final = 1_000_000
+ROWS: Final = 10_000_000
+CONDITION: Final = "width >= 500 and label in (3, 5)"
 QUICK_RECORDS: Final = 100_000
 CHANGES: Final = 5
 SEGMENT_COUNT: Final = 20
@@ -42,7 +44,7 @@ _NAME: Final = "5" * 16
 
 
 def measure(*, quick: bool = False) -> dict[str, Any]:
-    """Seconds and bytes of an append, seconds of added captions, and raw images per second from many segments."""
+    """Seconds and bytes of an append, seconds of other changes, and raw images per second from many segments."""
     images = real_list()
     records, captions, lines = (QUICK_RECORDS, 1000, 600) if quick else (RECORDS, CAPTIONS, LINES)
     with scratch(on_disk=True) as folder:
@@ -50,24 +52,34 @@ def measure(*, quick: bool = False) -> dict[str, Any]:
     with scratch() as folder:
         added = _captions(folder, captions, 1 if quick else 3)
     with scratch() as folder:
+        rows = QUICK_RECORDS if quick else ROWS
+        make_dataset(folder, rows, rows // 5000)
+        chosen = [child("changing", "where", folder) for _ in range(1 if quick else CHANGES)]
+        split = [child("changing", "split", folder, seed) for seed in range(1 if quick else CHANGES)]
+    with scratch() as folder:
         rates = _segments(folder, images, lines, 1 if quick else ROUNDS)
     return {
-        "input": {**describe_list(images), "records": records, "captions": captions, "lines": lines},
+        "input": {**describe_list(images), "records": records, "captions": captions, "rows": rows, "lines": lines},
         "output": {"append": output, "others": "tmpfs"},
         "settings": {
             "epochs": EPOCHS,
             "batch": BATCH,
             "transform": f"RandomCrop({SIDE}), flip",
             "order": "alternating",
+            "condition": CONDITION,
         },
         "append": appended,
         "add_field_seconds": added,
+        "where_seconds": chosen,
+        "split_seconds": split,
         "images_per_second": rates,
         "ratio": ratio(rates[MANY], rates[ONE]),
         "targets": [
             target("append of one image, seconds", float(np.median(appended["seconds"])), most=1),
             target("append of one image, MB written", max(appended["bytes"]) / 1e6, most=1),
             target("add-field of captions, seconds", float(np.median(added)), most=60),
+            target("where, seconds", float(np.median(chosen)), most=2),
+            target("split, seconds", float(np.median(split)), most=2),
             target(f"raw pixels, {MANY} over {ONE}", ratio(rates[MANY], rates[ONE]), least=0.98),
         ],
     }
@@ -80,6 +92,8 @@ def show(result: dict[str, Any]) -> None:
         ["the whole command", f"{np.median(appended['command_seconds']):.2f} s"],
         ["bytes it writes", f"{np.median(appended['bytes']):,.0f}"],
         [f"add {given['captions']:,} captions", f"{np.median(result['add_field_seconds']):.1f} s"],
+        [f"choose from {given['rows']:,} rows", f"{np.median(result['where_seconds']):.2f} s"],
+        [f"split {given['rows']:,} rows", f"{np.median(result['split_seconds']):.2f} s"],
         *([f"raw images per second, {name}", f"{np.median(rate):,.0f}"] for name, rate in rates.items()),
         ["ratio", f"{result['ratio']:.3f}"],
     ]
@@ -161,6 +175,18 @@ def _add_field(dataset: str, captions: str) -> float:
     return _timed(lambda: add_field(dataset, captions, [column], num_workers=2))
 
 
+def _where(dataset: str) -> float:
+    from packtrain import open_dataset
+
+    return _timed(lambda: open_dataset(dataset).where(CONDITION))
+
+
+def _split(dataset: str, seed: str) -> float:
+    from packtrain import split
+
+    return _timed(lambda: split(dataset, val="10%", seed=int(seed), replace_existing=True))
+
+
 def _read(dataset: str) -> float:
     """Raw images per second of processor time, in random rows, by a Loader without workers; the best of some epochs."""
     from packtrain import Loader, open_dataset
@@ -185,7 +211,13 @@ def _timed(change: Callable[[], object]) -> float:
 
 def main() -> None:
     what, *arguments = sys.argv[1:]
-    tasks: dict[str, Callable[..., float]] = {"append": _append, "add-field": _add_field, "read": _read}
+    tasks: dict[str, Callable[..., float]] = {
+        "append": _append,
+        "add-field": _add_field,
+        "where": _where,
+        "split": _split,
+        "read": _read,
+    }
     print(json.dumps(tasks[what](*arguments)))
 
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from packtrain._packer.key_hashes import key_hashes
 from packtrain._core.versions import NO_SIDE, Split
+from packtrain._packer.key_hashes import key_hashes
 from packtrain._packer.sides import JoinedSides, sides_of
 
 BITS = (1 << 64) - 1

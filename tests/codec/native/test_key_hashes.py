@@ -28,6 +28,8 @@ def test_hashes_are_those_of_numpy(keys: list[bytes], seed: int, number: int, be
 
 
 few = st.integers(0, 30)
+
+
 @given(st.lists(few | few.map(lambda bits: bits << 59) | st.integers(0, MOST), max_size=30))
 @example([0, 0])
 @example([0, 1, 0])
