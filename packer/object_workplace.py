@@ -48,7 +48,7 @@ from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.remote.download import download_all
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url
-from packtrain._storage.staging.versions import newest_number
+from packtrain._storage.staging.version_documents import VersionDocuments
 
 from .object_output import ObjectOutput, spool_for, upload_compared
 from .output import Output
@@ -199,7 +199,7 @@ class ObjectWorkplace(Workplace):
         return False
 
     def _take_newest(self) -> None:
-        name = version_name(newest_number(self._url, self._objects))
+        name = version_name(VersionDocuments(self._url, self._objects).numbers[-1])
         if not (self.folder / name).exists():
             self._take(name, MOST_VERSION_BYTES)
 

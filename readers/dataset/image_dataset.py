@@ -22,10 +22,12 @@ from packtrain._codec.decoders import DECODERS, Decoder
 from packtrain._codec.pillow import pillow_conflict
 from packtrain._core.arguments import checks_names, choice, flag, items, unexpected, whole
 from packtrain._core.errors import UnsupportedVersion, UsageError
-from packtrain._core.paths import is_url, local_path
 from packtrain._core.printable import printable
 from packtrain._core.schema import IMAGE, PAIR, Schema
-from packtrain._core.versions import Version, has_versions, is_dropped, load_version, version_numbers
+from packtrain._core.versions import Version, load_version
+from packtrain._storage.location import Location
+from packtrain._storage.remote.urls import Url, place_of
+from packtrain._storage.staging.version_documents import VersionDocuments, is_changed
 
 from ..transforms.views import composed
 from .combined import combined
@@ -300,7 +302,7 @@ class VersionPlace:
     """A dataset of versions, and options for all of them, which `open_dataset` explains.
 
     Attributes:
-        folder: The dataset's folder.
+        location: Where the dataset lies.
         of_store: Makes the samples of a store, with given transforms.
         stage: Where a version is staged to; None to read it where it is.
         io: As it was given.
@@ -308,7 +310,7 @@ class VersionPlace:
         split: Names of the sides whose rows are read; None for all rows.
     """
 
-    folder: Path
+    location: Location
     of_store: Callable[..., PackedSamples]
     stage: str | os.PathLike[str] | StageOptions | None
     io: str
@@ -333,16 +335,19 @@ class VersionDataset(PackedDataset):
         target_transform: TransformLike | None,
     ) -> None:
         self._place = place
-        self._folder = place.folder
         if place.stage is not None:
             from packtrain._storage.staging.stager import stage
 
             # Its leases are released at the end of the function, when the stores hold their own.
-            copied = stage(place.folder, place.stage, version=number)
+            copied = stage(place.location, place.stage, version=number)
             self._folder, number = copied.path, None
+        else:
+            assert isinstance(place.location, Path), "what lies at an address is staged"
+            self._folder = place.location
         version = load_version(self._folder, number)
         self.version: Final = version.number
-        stores = segment_stores(self._folder, version, place.io, place.check, place.split or ())
+        remote = isinstance(place.location, Url)
+        stores = segment_stores(self._folder, version, place.io, place.check, place.split or (), copied=remote)
         kept: Sequence[npt.NDArray[np.int64] | KeptRows | None] = [
             None if segment.dropped is None else KeptRows(self._folder, segment) for segment in version.segments
         ]
@@ -356,13 +361,11 @@ class VersionDataset(PackedDataset):
         super().__init__(chosen[0] if len(chosen) == 1 else Samples(chosen))
 
     def earlier(self) -> Iterator[Version]:
-        """The versions before this one that may be opened, newest first; raises what `load_version` raises."""
-        folder, split = self._place.folder, self._place.split
-        for number in reversed(version_numbers(folder)):
-            if number < self.version and not is_dropped(folder, number):
-                version = load_version(folder, number)
-                if split is None or has_sides(version, split):
-                    yield version
+        """The versions before this one that may be opened, newest first; raises what `VersionDocuments` raises."""
+        split = self._place.split
+        for version, _, dropped in VersionDocuments(self._place.location).history(below=self.version):
+            if not dropped and (split is None or has_sides(version, split)):
+                yield version
 
     def at(self, number: int) -> VersionDataset:
         """Another version with the same transforms; raises what `open_dataset` raises."""
@@ -531,9 +534,14 @@ def open_dataset(
         store = open_store(path, stage, budget, io=io, check=check)
     except UnsupportedVersion:
         # Only who meets one asks: most datasets have no versions.
-        if is_url(os.fspath(path)) or not has_versions(folder := local_path(path)):
+        if not is_changed(location := place_of("path", path)):
             raise
-        place = VersionPlace(folder, of_store, stage, io, check, sides)
+        if budget is not None:
+            raise UsageError(
+                f"budget={budget!r}: {location} was changed since it was packed, and is copied as a whole: leave it "
+                "out, or limit all copies with stage=packtrain.StageOptions(to=..., budget=...)"
+            ) from None
+        place = VersionPlace(location, of_store, stage, io, check, sides)
         return VersionDataset(place, version, transform, target_transform)
     if sides is not None:
         raise not_split(os.fspath(path))

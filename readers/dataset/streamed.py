@@ -6,8 +6,7 @@ import os
 
 from packtrain._core.errors import UsageError
 from packtrain._core.sizes import byte_count
-from packtrain._storage.location import location_of
-from packtrain._storage.remote.client import ObjectStore
+from packtrain._storage.location import location_of, object_store
 from packtrain._storage.staging.options import StageOptions, options_from
 from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.opening import open_stream
@@ -43,7 +42,7 @@ def open_streamed(
             f"{location} is in an object store: name a folder for its local cache, and the cache's maximum size: "
             f'open_dataset("{location}", stage="/nvme", budget="200GiB"); without budget=, all of it is kept'
         )
-    limit, objects = None if budget is None else byte_count("budget", budget), ObjectStore()
+    limit, objects = None if budget is None else byte_count("budget", budget), object_store()
     try:
         opened = open_stream(location, options_from(stage), limit, objects, check=bool(check))
     finally:

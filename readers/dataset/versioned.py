@@ -122,6 +122,7 @@ class SegmentStore(RecordStore):
         check: See `RecordStore`.
         split: How the version is split.
         sides: Names of the sides whose rows are read; none if all rows are.
+        copied: True if the dataset was opened in an object store, and this is a copy of it.
 
     Raises:
         CorruptFile: A manifest or an index is damaged, or is not the one that the version names.
@@ -138,10 +139,12 @@ class SegmentStore(RecordStore):
         check: Check,
         split: Split | None = None,
         sides: Sequence[str] = (),
+        copied: bool = False,
     ) -> None:
-        self._of: Final = (dataset, schema, segment, lease, io, check, split, sides)
+        self._of: Final = (dataset, schema, segment, lease, io, check, split, sides, copied)
         self.side_names = () if split is None else split.names
-        super().__init__(segment.folder(dataset), io=io, check=check, manifest=segment_manifest(dataset, segment))
+        manifest = segment_manifest(dataset, segment)
+        super().__init__(segment.folder(dataset), io=io, check=check, copied=copied, manifest=manifest)
         self._layers: Final[dict[str, RecordStore]] = {}
         for layer in segment.layers:
             manifest = layer_manifest(dataset, segment, layer)
@@ -160,7 +163,7 @@ class SegmentStore(RecordStore):
     @cached_property
     def sides(self) -> Sides:
         """The number of the side of each row, uint8 [rows]; raises what `segment_sides` raises."""
-        dataset, _, segment, _, _, _, split, _ = self._of
+        dataset, _, segment, _, _, _, split, *_ = self._of
         return segment_sides(dataset, split, segment)
 
     @override
@@ -226,12 +229,14 @@ class SegmentStore(RecordStore):
 
 
 def segment_stores(
-    dataset: Path, version: Version, io: str, check: Check, sides: Sequence[str] = ()
+    dataset: Path, version: Version, io: str, check: Check, sides: Sequence[str] = (), *, copied: bool = False
 ) -> list[SegmentStore]:
     """The records of each segment of a version; raises what the class raises, and UsageError if it was dropped."""
     lease = VersionLease(dataset, version.number)
     schema, split = version.schema, version.split
-    return [SegmentStore(dataset, schema, segment, lease, io, check, split, sides) for segment in version.segments]
+    return [
+        SegmentStore(dataset, schema, segment, lease, io, check, split, sides, copied) for segment in version.segments
+    ]
 
 
 def rows_on_sides(

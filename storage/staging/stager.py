@@ -9,14 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packtrain._core.arguments import checks_names
-from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import StagingError, UnsupportedVersion, UsageError
 from packtrain._core.files import file_errors
 from packtrain._core.manifest import MANIFEST
 from packtrain._core.mounts import IN_MEMORY, file_system
-from packtrain._core.versions import is_root
 
-from ..location import Location, location_of, read
+from ..location import location_of, object_store
 from ..remote.urls import Url
 from .copying import (
     copy_missing,
@@ -37,6 +35,7 @@ from .origin import Origin, SourceFile
 from .root import Root
 from .source import SourceDataset
 from .transfer import check_files, warm_files
+from .version_documents import is_changed
 from .versions import SourceVersion
 
 
@@ -126,13 +125,13 @@ def stage(
     location = location_of(dataset)
     # The dataset may itself be a staged copy, for example on a slower disk.
     with (lease_on(location) if isinstance(location, Path) else None) or nullcontext():
+        objects = object_store() if isinstance(location, Url) else None
         try:
-            source = SourceDataset.load(location)
+            source = SourceDataset.load(location, objects)
         except UnsupportedVersion:
-            # Those in object stores are refused until they can be read there, too.
-            if isinstance(location, Url) or not _has_versions(location):
+            if not is_changed(location, objects):
                 raise
-            return _stage_version(SourceVersion.load(location, version), options, report, warn)
+            return _stage_version(SourceVersion.load(location, version, objects), options, report, warn)
         if version is not None:
             raise UsageError(f"version={version}: {location} has never been changed, so it has no versions")
         return _stage(source, options, report, warn)
@@ -150,17 +149,14 @@ def _stage(source: SourceDataset, options: StageOptions, report: OnStageProgress
     return staged
 
 
-def _has_versions(location: Location) -> bool:
-    return is_root(read(location / MANIFEST, MOST_BYTES, None))
-
-
 def _stage_version(source: SourceVersion, options: StageOptions, report: OnStageProgress, warn: OnWarning) -> Staged:
-    # Each keeps its lease, so that none makes room for another.
-    parts = {
-        part.name: _stage(SourceDataset.load(part.location, segment=part.key), options, report, warn)
-        for part in source.parts()
-    }
-    root = Root.make(options.to)
+    root, parts = Root.make(options.to), dict[str, Staged]()
+    for part in source.parts():
+        with file_errors(root.path, StagingError):
+            held = Lease(root, part.key)
+        with held:
+            # Each has a lease of its own afterwards, so that none makes room for another.
+            parts[part.name] = _stage(source.of_part(part, root), options, report, warn)
     with file_errors(root.path, StagingError):
         lease = Lease(root, source.key)
         entry = source.entry(root, {name: part.path for name, part in parts.items()}, options, report)

@@ -7,36 +7,17 @@ an entry, too, with its documents, and with links to the entries of its segments
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
-from crc32c import crc32c
+from packtrain._core.errors import DatasetError
+from packtrain._core.manifest import MANIFEST, PLAN
+from packtrain._core.versions import BASE, LAYERS, SEGMENTS, ManifestInfo, Version, load_part, version_name
 
-from packtrain._core.document import MOST_BYTES
-from packtrain._core.errors import CorruptFile, Denied, NotADataset, NotThere, UsageError
-from packtrain._core.manifest import MANIFEST, VERSIONS
-from packtrain._core.problems import reading
-from packtrain._core.versions import (
-    BASE,
-    LAYERS,
-    MARK,
-    MOST_VERSION_BYTES,
-    SEGMENTS,
-    ManifestInfo,
-    Version,
-    is_root,
-    parse_root,
-    parse_version,
-    version_name,
-    version_numbers,
-)
-
-from ..location import Location, object_store, read
+from ..location import Location, object_store
 from ..remote.objects import Objects
 from ..remote.urls import Url
 from .copying import wait_for_build_lock
@@ -44,8 +25,10 @@ from .documents import Provenance, in_blocks, write_provenance
 from .eviction import discard_copy, make_room, under_ledger
 from .folder import Folder
 from .options import OnStageProgress, StageOptions
+from .origin import Origin
 from .root import Root
-from .source import KEY_DIGITS, readable
+from .source import KEY_DIGITS, SourceDataset, readable
+from .version_documents import VersionDocuments
 
 _DATA: Final = "data"
 
@@ -58,13 +41,13 @@ class VersionPart:
         name: Its place in a staged copy of the version.
         location: Where it lies.
         manifest: Its manifest.
-        of_base: True for the segment in the dataset's folder itself.
+        records: Number of its rows.
     """
 
     name: str
     location: Location
     manifest: ManifestInfo
-    of_base: bool = False
+    records: int
 
     @property
     def key(self) -> str:
@@ -80,11 +63,13 @@ class SourceVersion:
         location: Where the dataset lies.
         version: The version.
         documents: What names its segments and layers, by name in the dataset's folder.
+        objects: What object stores are read by; None for a folder.
     """
 
     location: Location
     version: Version
     documents: Mapping[str, bytes]
+    objects: Objects | None = None
 
     @classmethod
     def load(cls, location: Location, number: int | None = None, objects: Objects | None = None) -> Self:
@@ -102,24 +87,10 @@ class SourceVersion:
             RemoteError: The object store does not answer as it should.
         """
         objects = object_store() if objects is None and isinstance(location, Url) else objects
-        data = _read(location, MANIFEST, MOST_BYTES, objects)
-        if not is_root(data):
-            raise NotADataset(f"{location} has never been changed, so it has no versions", file=MANIFEST)
-        root = parse_root(data, location / MANIFEST)
-        newest = newest_number(location, objects)
-        chosen = newest if number is None else number
-        name = version_name(chosen)
-        if not 1 <= chosen <= newest or _is_there(location / name.replace(".json", MARK), objects):
-            what = "was dropped" if 1 <= chosen <= newest else "does not exist"
-            raise UsageError(f"{location}: version {chosen} {what}; the newest one is {newest}")
-        body = _read(location, name, MOST_VERSION_BYTES, objects)
-        version = parse_version(body, location / name, root, chosen)
-        documents = {MANIFEST: data, name: body}
-        for file, column in version.columns.items():
-            documents[file] = _read(location, file, column.bytes, objects)
-            if crc32c(documents[file]) != column.crc32c:
-                raise CorruptFile(f"{location / file} is damaged: its checksum differs", file=file)
-        return cls(location, version, documents)
+        documents = VersionDocuments(location, objects)
+        found = documents.read(number)
+        columns = {name: documents.column(name, column) for name, column in found.version.columns.items()}
+        return cls(location, found.version, {MANIFEST: documents.manifest, found.name: found.data, **columns}, objects)
 
     @property
     def key(self) -> str:
@@ -129,12 +100,29 @@ class SourceVersion:
     def parts(self) -> Iterator[VersionPart]:
         """Its segments and layers."""
         for segment in self.version.segments:
-            own = segment.name == BASE
             place = f"{SEGMENTS}/{segment.name}"
-            yield VersionPart(place, self.location if own else self.location / place, segment.manifest, own)
+            own = self.location if segment.name == BASE else self.location / place
+            yield VersionPart(place, own, segment.manifest, segment.records)
             for layer in segment.layers:
                 place = f"{LAYERS}/{layer.name}"
-                yield VersionPart(place, self.location / place, layer.manifest)
+                yield VersionPart(place, self.location / place, layer.manifest, segment.records)
+
+    def of_part(self, part: VersionPart, root: Root) -> SourceDataset:
+        """A part as a dataset to be staged. A store is not asked for what a copy in the root says of it.
+
+        Args:
+            part: The part.
+            root: The root. The caller has a lease on the part's key there.
+
+        Raises:
+            PacktrainError: What `SourceDataset.load` raises.
+        """
+        entry = None if self.objects is None else root.find_entry(part.key)
+        if entry is not None and entry.has_own_file(PLAN):
+            with suppress(DatasetError):
+                known = load_part(entry.path / MANIFEST, part.manifest, part.records)
+                return SourceDataset.without_plan(Origin(part.location, self.objects), known)
+        return SourceDataset.load(part.location, self.objects, segment=part.key)
 
     def entry(
         self, root: Root, parts: Mapping[str, Path], options: StageOptions, on_progress: OnStageProgress
@@ -190,52 +178,3 @@ class SourceVersion:
 def key_of_version(document: bytes) -> str:
     """The key of the entry of a version with this document."""
     return hashlib.sha256(document).hexdigest()[:KEY_DIGITS]
-
-
-def newest_number(location: Location, objects: Objects | None) -> int:
-    """The number of the newest version. Versions have all numbers from 1, so a store need not list them.
-
-    Raises:
-        CorruptFile: There is none.
-        RemoteError: The object store does not answer as it should.
-    """
-    if isinstance(location, Path):
-        last = max(version_numbers(location), default=0)
-    else:
-        is_there = partial(_is_version, location, objects)
-        last = 1 if is_there(1) else 0
-        above = 2
-        while last and is_there(above):
-            last, above = above, 2 * above
-        while above - last > 1 and last:
-            middle = (last + above) // 2
-            last, above = (middle, above) if is_there(middle) else (last, middle)
-    if not last:
-        raise CorruptFile(f"{location} has no version: {VERSIONS}/ is empty", file=VERSIONS)
-    return last
-
-
-def _is_version(location: Location, objects: Objects | None, number: int) -> bool:
-    return _is_there(location / version_name(number), objects)
-
-
-def _is_there(location: Location, objects: Objects | None) -> bool:
-    """True if there is such a file. Who may not list a bucket may not be told that an object is missing, either."""
-    if isinstance(location, Path):
-        return os.path.lexists(location)
-    try:
-        (objects or object_store()).head(location)
-    except (NotThere, Denied):
-        return False
-    return True
-
-
-def _read(location: Location, name: str, most: int, objects: Objects | None) -> bytes:
-    path = location / name
-    try:
-        with reading(path, file=name) if isinstance(path, Path) else nullcontext():
-            return read(path, most, objects)
-    except NotThere as error:
-        if name == MANIFEST:
-            raise NotADataset(f"there is no dataset at {location}: {error}", file=MANIFEST) from error
-        raise CorruptFile(f"{location}: {name} is missing", file=name) from error

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.staging.remote import BUCKET, installed
 from helpers.staging.workers import InWorkers, leased, to_bytes, to_tensor
 from helpers.support import START_METHODS, SUFFIXES, held, items, packed, tree
 from helpers.versions import VERSIONS, changed_dataset
 from torch.utils.data import DataLoader
 
 from packtrain import Loader, PackedDataset, StageOptions, concat, open_dataset, stage, verify
+from packtrain._readers.dataset.image_dataset import is_remote
 from packtrain.errors import Leased, NoRoom, StagingError
 from packtrain.staging import entries, evict, pin
 
@@ -158,13 +160,24 @@ class TestVersions:
     def changed(self, images: Path, tmp_path: Path) -> Path:
         return changed_dataset(images, tmp_path)
 
-    def test_a_copy_of_any_version_is_what_it_is(self, changed: Path, place: Path) -> None:
+    @pytest.fixture(params=["folder", "address"])
+    def source(
+        self, request: pytest.FixtureRequest, changed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> str:
+        """Where `changed` lies."""
+        if request.param == "folder":
+            return str(changed)
+        installed(tmp_path / "store", monkeypatch).path(BUCKET).mkdir(parents=True)
+        (tmp_path / "store" / "bucket" / "out").symlink_to(changed)
+        return f"{BUCKET}/out"
+
+    def test_a_copy_of_any_version_is_what_it_is(self, changed: Path, source: str, place: Path) -> None:
         for version in VERSIONS:
-            there, copy = open_dataset(changed, version=version), open_dataset(changed, stage=place, version=version)
+            there, copy = open_dataset(changed, version=version), open_dataset(source, stage=place, version=version)
             assert held(copy) == held(there)
             assert copy.targets.tolist() == there.targets.tolist()
         captions = captions_of(open_dataset(changed, fields=["caption"]))
-        path = stage(changed, place).path
+        path = stage(source, place).path
         shutil.rmtree(changed)
         named = open_dataset(path, fields=["caption"])
         assert captions_of(named) == captions
@@ -172,17 +185,17 @@ class TestVersions:
         report = verify(path)
         assert (report.problems, report.orphans) == ((), ())
 
-    def test_only_what_is_new_is_copied(self, changed: Path, place: Path) -> None:
+    def test_only_what_is_new_is_copied(self, changed: Path, source: str, place: Path) -> None:
         # A manifest is written anew, after all else is there.
         sizes = {name: len(data) for name, data in tree(changed, "manifest.json").items() if "manifest" not in name}
         new = {folder: sum(size for name, size in sizes.items() if name.startswith(folder)) for folder in FOLDERS}
         of_base = sum(sizes.values()) - sum(new.values()) - sizes["base.json"]
-        copied = [stage(changed, place, version=version).copied for version in VERSIONS]
+        copied = [stage(source, place, version=version).copied for version in VERSIONS]
         assert copied == [of_base, new["segments"], 0, new["layers"]]
         assert sorted(entry.state for entry in entries(place)) == ["complete"] * 4 + ["version"] * 4
 
-    def test_nothing_of_it_is_evicted_while_it_is_open(self, changed: Path, place: Path) -> None:
-        copy = pickle.loads(pickle.dumps(open_dataset(changed, stage=place)))
+    def test_nothing_of_it_is_evicted_while_it_is_open(self, source: str, place: Path) -> None:
+        copy = pickle.loads(pickle.dumps(open_dataset(source, stage=place)))
         evict(place, force=True)
         assert [entry.state for entry in entries(place)].count("complete") == 4
         assert len(held(copy)) == len(copy)
@@ -194,8 +207,11 @@ class TestVersions:
         evict(place, force=True)
         assert entries(place) == []
 
-    def test_what_names_it_is_kept_when_the_source_is_gone(self, changed: Path, place: Path) -> None:
-        stage(changed, place)
+    def test_what_names_it_is_kept_when_the_source_is_gone(self, changed: Path, source: str, place: Path) -> None:
+        stage(source, place)
         shutil.rmtree(changed)
         evict(place, force=True)
         assert sorted(entry.state for entry in entries(place)) == ["complete"] * 4 + ["version"]
+
+    def test_its_order_is_that_of_what_lies_at_the_address(self, source: str, place: Path) -> None:
+        assert is_remote(open_dataset(source, stage=place)) == source.startswith(BUCKET)

@@ -10,6 +10,7 @@ import re
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from helpers.staging.unused import SLACK, budget_of, staged, writable_shard
 from helpers.support import flip
 from helpers.waiting import wait_until
 
-from packtrain import StageOptions, index_shards, stage, verify
+from packtrain import StageOptions, append, index_shards, stage, verify
 from packtrain._core.manifest import Manifest
 from packtrain._storage.staging.source import SourceDataset
 from packtrain.errors import (
@@ -37,6 +38,7 @@ from packtrain.errors import (
 from packtrain.staging import entries, evict, repair
 
 MiB = 1 << 20
+ENDS = ("json", "dropped")
 
 
 @pytest.fixture
@@ -117,6 +119,74 @@ class TestCopying:
         assert_same(staged(first, other), datasets[3])
         assert [str(entry.source) for entry in entries(other)] == [url]
         assert len(evict(place)) == len(evict(other)) == 1
+
+
+class TestVersions:
+    """A dataset that was changed: what two versions have in common is asked for once."""
+
+    @pytest.fixture
+    def changed(self, objects: FolderObjects, datasets: tuple[Path, ...], tmp_path: Path) -> str:
+        """Two versions in the store: `datasets[3]`, and with `datasets[0]` behind it."""
+        out = shutil.copytree(datasets[3], tmp_path / "out")
+        append(out, datasets[0])
+        return uploaded(objects, out, f"{BUCKET}/sets/changed")
+
+    def test_a_later_version_asks_only_for_what_is_new(self, changed: str, objects: FolderObjects, place: Path) -> None:
+        first = stage(changed, place, version=1)
+        objects.requests.clear()
+        second = stage(changed, place)
+        asked = [key.removeprefix("sets/changed/") for _, key in objects.requests]
+        (segment,) = objects.path(changed).glob("segments/*")
+        new = {str(path.relative_to(objects.path(changed))) for path in segment.rglob("*") if path.is_file()}
+        documents = {name for name in asked if not name.startswith("segments/")}
+        assert documents <= {"manifest.json", *(f"versions/0000000{n}.{end}" for n in (1, 2, 3, 4) for end in ENDS)}
+        assert {*asked} - documents == new
+        assert len(asked) <= 12 + 2 * len(new), "each file: its size, and its bytes"
+        assert second.copied == sum((objects.path(changed) / name).stat().st_size for name in new if "mani" not in name)
+        objects.requests.clear()
+        assert (stage(changed, place).copied, {key for _, key in objects.requests} & new) == (0, set())
+        assert set(first.parts[0].path.iterdir()) == set(second.parts[0].path.iterdir())
+
+    @pytest.mark.parametrize("name", ["manifest.json", "00000002.json", "base.json"])
+    def test_a_document_that_arrives_damaged_is_fetched_again(
+        self, changed: str, objects: FolderObjects, place: Path, name: str
+    ) -> None:
+        lies = [1]
+
+        def lie(key: str, offset: int, view: memoryview) -> None:
+            if key.endswith(f"sets/changed/{name}") or key.endswith(f"versions/{name}"):
+                view[len(view) // 2] ^= lies.pop() if lies else 0
+
+        objects.spoil = lie
+        assert len(stage(changed, place).parts) == 2
+        assert not lies
+
+    @pytest.mark.parametrize(
+        ("damage", "error", "message"),
+        [
+            (lambda path: flip(path / "versions/00000002.json", 300), CorruptFile, "00000002.json is damaged"),
+            (lambda path: flip(path / "base.json", 300), CorruptFile, "base.json is damaged"),
+            (lambda path: (path / "versions/00000001.json").unlink(), CorruptFile, "has no version"),
+            (lambda path: (path / "versions/00000002.dropped").touch(), UsageError, "version 2 was dropped"),
+        ],
+    )
+    def test_what_stays_wrong_is_named(
+        self,
+        changed: str,
+        objects: FolderObjects,
+        place: Path,
+        damage: Callable[[Path], object],
+        error: type[Exception],
+        message: str,
+    ) -> None:
+        damage(objects.path(changed))
+        with pytest.raises(error, match=message):
+            stage(changed, place)
+
+    def test_versions_that_there_are(self, changed: str, place: Path) -> None:
+        for version in (0, 3, -1):
+            with pytest.raises(UsageError, match=f"version {version} does not exist; the newest one is 2"):
+                stage(changed, place, version=version)
 
 
 class TestLinked:

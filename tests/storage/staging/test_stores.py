@@ -21,10 +21,9 @@ from helpers.staging.laws import assert_same, assert_tidy, big_dataset, until_pi
 from helpers.support import tree
 from helpers.waiting import wait_until
 
-from packtrain import StageOptions, drop_rows, stage, verify
+from packtrain import StageOptions, append, drop_rows, open_dataset, stage, verify
 from packtrain._readers.dataset.summary import summarise
 from packtrain._storage.remote.urls import Url
-from packtrain.errors import UnsupportedVersion
 from packtrain.staging import entries, evict
 
 MiB = 1 << 20
@@ -65,13 +64,20 @@ def test_any_store(object_server: Server, dataset: Path, place: Path, partial: b
         assert [entry.path for entry in evict(place)] == [result.path]
 
 
-def test_a_changed_dataset_is_refused(nginx_server: Server, dataset: Path, place: Path, tmp_path: Path) -> None:
+def test_a_changed_dataset(object_server: Server, dataset: Path, place: Path, tmp_path: Path) -> None:
     changed = shutil.copytree(dataset, tmp_path / "changed")
     drop_rows(changed, [0])
-    url = uploaded(nginx_server, changed)
-    with nginx_server.in_environment(), pytest.raises(UnsupportedVersion, match="has versions"):
-        stage(url, place)
-    assert entries(place) == []
+    append(changed, dataset)
+    url = uploaded(object_server, changed)
+    with object_server.in_environment():
+        result = stage(url, place)
+        assert SECRET not in "".join(path.read_text(errors="replace") for path in place.rglob("*.json"))
+        segments = [url, *(f"{url}/{path.relative_to(changed)}" for path in changed.glob("segments/*"))]
+        assert {entry.source for entry in entries(place)} == set(map(Url.parse, segments))
+        assert open_dataset(result.path).targets.tolist() == open_dataset(changed).targets.tolist()
+        assert verify(result.path).problems == ()
+        del result
+        assert len(evict(place)) == 3
 
 
 @pytest.mark.parametrize("name", ["moto_server", "nginx_server"])
