@@ -265,10 +265,12 @@ class Loader:
         if isinstance(dataset, GrowingDataset):
             return GenerationHooks(progress, dataset, order, ranks, meter)
         if is_remote(dataset):
-            return ChunkCacheHooks(progress, dataset, self.batch_size, ranks, meter)
-        if isinstance(dataset, VersionDataset):
-            return VersionHooks(progress, order, progress.dataset)
-        return DatasetHooks(progress)
+            hooks: Callable[[Any], DatasetHooks] = partial(
+                ChunkCacheHooks, progress, batch_size=self.batch_size, ranks=ranks, meter=meter
+            )
+        else:
+            hooks = partial(_plain_hooks, progress)
+        return VersionHooks(progress, dataset, order, hooks) if isinstance(dataset, VersionDataset) else hooks(dataset)
 
     @property
     def dataset(self) -> Any:
@@ -598,3 +600,7 @@ def _maker_of(
     samples = SampleMaker(dataset, fields, finish=collate_fn is not None, undecoded=undecoded)
     # Steps on tensors come after decoding.
     return BatchMaker(samples, collate_fn, skip=skip, leave=leave or undecoded)
+
+
+def _plain_hooks(progress: Progress, dataset: Any) -> DatasetHooks:
+    return DatasetHooks(progress)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.ranks import in_ranks
+from helpers.staging.remote import BUCKET, installed
 from helpers.support import image_set, packed
 
 from packtrain import Loader, append, drop_rows, drop_version, open_dataset
@@ -91,11 +92,19 @@ def test_an_epoch_that_has_not_begun_takes_the_newest(changed: Path) -> None:
         assert content(after) == content(fresh)
 
 
-def test_with_staged_copies(changed: Path, memory_path: Path) -> None:
-    with Loader(open_dataset(changed, CROP, version=2, stage=memory_path), 4, seed=3, shuffle=True) as before:
+@pytest.mark.parametrize("at", ["folder", "address"])
+def test_with_staged_copies(
+    at: str, changed: Path, memory_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = str(changed)
+    if at == "address":
+        installed(tmp_path / "store", monkeypatch).path(BUCKET).mkdir(parents=True)
+        (tmp_path / "store" / "bucket" / "out").symlink_to(changed)
+        source = f"{BUCKET}/out"
+    with Loader(open_dataset(source, CROP, version=2, stage=memory_path), 4, seed=3, shuffle=True) as before:
         next(iter(before)), next(iter(before))
         state = {**before.state_dict(), "consumed": 4}
-    with Loader(open_dataset(changed, CROP, stage=memory_path), 4, seed=3, shuffle=True, fields=("row",)) as after:
+    with Loader(open_dataset(source, CROP, stage=memory_path), 4, seed=3, shuffle=True, fields=("row",)) as after:
         after.load_state_dict(state)
         rows = rows_of(content(after))
         assert len(rows) == 21 and len(set(rows)) == 21
