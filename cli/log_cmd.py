@@ -8,26 +8,33 @@ from pathlib import Path
 import click
 
 from .output import print_json, say
-from .paths import PATH
+from .paths import PATH_OR_URL
 
 
 @click.command("log", context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("dataset", type=PATH)
+@click.argument("dataset", type=PATH_OR_URL)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def command(dataset: Path, as_json: bool) -> None:
-    """Show the versions of DATASET, the newest one first: when each was made, its rows, and what changed."""
+def command(dataset: Path | str, as_json: bool) -> None:
+    """Show the versions of DATASET, a folder or an address, the newest one first: when, how many rows, what changed."""
     from packtrain._core.errors import UsageError
-    from packtrain._core.manifest import Manifest
-    from packtrain._core.versions import has_versions, history
+    from packtrain._storage.location import object_store
+    from packtrain._storage.remote.urls import Url, place_of
+    from packtrain._storage.staging.origin import Origin
+    from packtrain._storage.staging.version_documents import VersionDocuments, is_changed
 
-    if not has_versions(dataset):
-        raise UsageError(f"{dataset} has no versions: it has {Manifest.load(dataset).records:,} rows, as it was packed")
-    versions = list(history(dataset))
+    place = place_of("dataset", dataset)
+    objects = object_store() if isinstance(place, Url) else None
+    if not is_changed(place, objects):
+        rows = Origin(place, objects).manifest().records
+        raise UsageError(f"{place} has no versions: it has {rows:,} rows, as it was packed")
+    versions = list(VersionDocuments(place, objects).history())
     if as_json:
         names = ("number", "created", "written_by", "records", "change")
-        print_json([{**{name: getattr(each, name) for name in names}, "dropped": gone} for each, gone in versions])
+        print_json(
+            [{**{name: getattr(each, name) for name in names}, "dropped": gone} for each, _, gone in reversed(versions)]
+        )
         return
-    for version, gone in reversed(versions):
+    for version, _, gone in versions:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(version.created)) if version.created else ""
         mark = " (dropped)" if gone else ""
         say(f"{version.number:>6}  {when:<16}  {version.records:>12,} rows  {version.change.text}{mark}")

@@ -43,7 +43,6 @@ def command(dataset: Path | str, decode: bool, workers: int | None, journal: Pat
 
     The exit code is 1 if something is damaged.
     """
-    from packtrain._core.versions import has_versions
     from packtrain._packer.verifier import VerifyProgress, verify
 
     with progress("verify", quiet=as_json) as show:
@@ -76,7 +75,7 @@ def command(dataset: Path | str, decode: bool, workers: int | None, journal: Pat
                     f"{', '.join(shards[:3])}{', ...' if shards[3:] else ''}",
                     linked=report.linked,
                     remote=isinstance(dataset, str),
-                    changed=isinstance(dataset, Path) and has_versions(dataset),
+                    changed=report.changed,
                 )
             )
     return 1 if report.problems else 0

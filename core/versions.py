@@ -21,7 +21,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -381,6 +381,11 @@ def version_name(number: int) -> str:
     return f"{VERSIONS}/{number:08d}.json"
 
 
+def mark_name(number: int) -> str:
+    """The mark of a version that nobody may open any more, as seen from the dataset's folder."""
+    return version_name(number).removesuffix(".json") + MARK
+
+
 def version_path(folder: Path, number: int) -> Path:
     """The document of a version."""
     return folder / version_name(number)
@@ -397,7 +402,7 @@ def version_numbers(folder: Path) -> list[int]:
 
 def is_dropped(folder: Path, number: int) -> bool:
     """True if nobody may open this version any more."""
-    return os.path.lexists(version_path(folder, number).with_suffix(MARK))
+    return os.path.lexists(folder / mark_name(number))
 
 
 def load_version(folder: Path, number: int | None = None, *, also_dropped: bool = False) -> Version:
@@ -609,10 +614,3 @@ def publish(
         )
         if create(folder, version):
             return version
-
-
-def history(folder: Path) -> Iterator[tuple[Version, bool]]:
-    """All versions, oldest first, and whether each was dropped; raises what `load_version` raises."""
-    root = load_root(folder)
-    for number in version_numbers(folder):
-        yield _parsed(folder, root, number)[0], is_dropped(folder, number)

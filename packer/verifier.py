@@ -16,20 +16,20 @@ from typing import Final, Self, TypeVar
 
 from packtrain._core.arguments import checks_names, flag, function, path_of, whole
 from packtrain._core.document import MOST_BYTES
-from packtrain._core.errors import CorruptFile, DatasetError, UnreadableFile, UsageError
+from packtrain._core.errors import CorruptFile, DatasetError, NotADataset, UnreadableFile, UsageError
 from packtrain._core.files import file_errors
 from packtrain._core.index import Index
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, Manifest, Sha256
 from packtrain._core.opening import read_regular
 from packtrain._core.problems import reason
 from packtrain._core.typed import Mismatch, parse_json
-from packtrain._core.versions import has_versions
+from packtrain._core.versions import BASE, has_versions
 from packtrain._readers.dataset.indexed import check_values
 from packtrain._storage.location import remote_base
 from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.remote.urls import Url, place_of
 from packtrain._storage.staging.locks import lease_on
-from packtrain._storage.staging.source import fetch_without_shards
+from packtrain._storage.staging.without_shards import fetch_without_shards
 
 from .engine import run_tasks
 from .problem import Problem, check_file
@@ -67,7 +67,9 @@ class VerifyReport:
         decoded: True if every image was decoded.
         problems: Everything that is wrong; empty if the dataset is sound.
         linked: True if the shards were written by others, and only indexed.
-        orphans: Of a dataset of versions, what none of them names: left by writers that were stopped, or being written.
+        orphans: Of a dataset of versions in a folder, what none of them names: left by writers that were stopped, or
+            being written.
+        changed: True if it is a dataset of versions.
     """
 
     dataset: Path | Url
@@ -77,6 +79,7 @@ class VerifyReport:
     problems: tuple[Problem, ...]
     linked: bool = False
     orphans: tuple[str, ...] = ()
+    changed: bool = False
 
 
 @checks_names()
@@ -124,7 +127,7 @@ def verify(
     if isinstance(dataset, Url):
         with tempfile.TemporaryDirectory(prefix="packtrain-verify-") as name, closing(ObjectStore()) as objects:
             try:
-                fetch_without_shards(dataset, objects, Path(name))
+                fetch_without_shards(dataset, objects, Path(name), every_version=True)
             except CorruptFile as error:
                 return VerifyReport(dataset, 0, 0, False, (Problem(MANIFEST, str(error)),))
             return run.fetching(dataset, dataset, Path(name))
@@ -161,7 +164,7 @@ class _Run:
 
     def fetching(self, dataset: Path | Url, url: Url, folder: Path) -> VerifyReport:
         """Check a dataset whose shards are objects, found from `url`; `folder` has the rest, and room for shards."""
-        found = self.check(folder, url)
+        found = self.check_versions(folder, url) if has_versions(folder) else self.check(folder, url)
         # Nobody knows the folder, which is gone.
         problems = [replace(each, message=each.message.replace(str(folder), str(dataset))) for each in found.problems]
         return replace(found, dataset=dataset, problems=tuple(problems))
@@ -187,15 +190,20 @@ class _Run:
         records = sum(findings.records for findings in journal.findings.values())
         return VerifyReport(folder, records, count, self.decode_images, tuple(problems), linked)
 
-    def check_versions(self, folder: Path) -> VerifyReport:
-        """Check every version of a dataset that was changed, and each segment and layer once."""
+    def check_versions(self, folder: Path, url: Url | None = None) -> VerifyReport:
+        """Check every version of a dataset that was changed, and each segment and layer once; as `check`."""
         versions, problems = live_versions(folder)
         problems += check_versions(folder, versions)
         records, shards, parts = 0, 0, parts_of(versions)
         for part in parts:
             with seen_alone(folder, part) as alone:
-                journal = None if self.journal is None else self.journal.with_name(f"{self.journal.name}.{alone.name}")
-                found = replace(self, journal=journal).check(alone)
+                name = BASE if part.folder == "." else alone.name
+                journal = None if self.journal is None else self.journal.with_name(f"{self.journal.name}.{name}")
+                place = url if url is None or part.folder == "." else url / part.folder
+                try:
+                    found = replace(self, journal=journal).check(alone, place)
+                except NotADataset as error:
+                    found = VerifyReport(alone, 0, 0, False, (Problem(MANIFEST, str(error)),))
                 problems += [
                     inside(part, replace(each, message=each.message.replace(str(alone), str(folder))))
                     for each in found.problems
@@ -203,8 +211,9 @@ class _Run:
             if part.layer is not None:
                 problems += check_layer(folder, part)
             records, shards = records + found.records, shards + found.shards
-        left = tuple(orphans(folder, versions))
-        return VerifyReport(folder, records, shards, self.decode_images, tuple(problems), orphans=left)
+        # A store need not be able to list what no version names.
+        left = tuple(orphans(folder, versions)) if url is None else ()
+        return VerifyReport(folder, records, shards, self.decode_images, tuple(problems), orphans=left, changed=True)
 
     def _check_shards(self, tasks: Sequence[ShardCheck], manifest: Manifest, journal: Journal) -> list[Problem]:
         """Check shards. Returns the problems of all shards in the journal, in the order of the shards."""

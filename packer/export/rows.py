@@ -8,20 +8,22 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from packtrain._core.arguments import unexpected
-from packtrain._core.errors import UsageError
-from packtrain._core.paths import is_address, local_path
+from packtrain._core.errors import UnsupportedVersion, UsageError
+from packtrain._core.paths import is_address
 from packtrain._core.schema import Field, Schema
-from packtrain._core.versions import has_versions
 from packtrain._readers.dataset.chosen import chosen_rows
 from packtrain._readers.dataset.opened import open_store
 from packtrain._readers.dataset.store import RecordStore
 from packtrain._readers.dataset.stored_rows import StoredPart, StoredRows
+from packtrain._storage.remote.urls import place_of
+from packtrain._storage.staging.version_documents import is_changed
 
 if TYPE_CHECKING:
     from packtrain._storage.staging.options import StageOptions
@@ -130,20 +132,24 @@ def source_rows(
 def _rows_at(
     path: str | os.PathLike[str], stage: str | os.PathLike[str] | StageOptions | None, budget: str | int | None
 ) -> SourceRows:
-    if is_address(os.fspath(path)) or not has_versions(folder := local_path(path)):
+    try:
         stored = StoredRows(os.fspath(path), [StoredPart(open_store(path, stage, budget))])
-    elif budget is not None:
-        raise UsageError(
-            f"{folder} is on this machine, and only what is in an object store has a `budget`: leave it out"
-        )
-    elif stage is None:
-        stored = StoredRows.open(folder)
-    else:
-        from packtrain._storage.staging.stager import stage as staged
+    except UnsupportedVersion:
+        if not is_changed(place := place_of("dataset", path)):
+            raise
+        if budget is not None:
+            raise UsageError(
+                f"{place} was changed since it was packed, so it is copied as a whole: leave out `budget`"
+            ) from None
+        if stage is None:
+            assert isinstance(place, Path), "what lies at an address is staged"
+            stored = StoredRows.open(place)
+        else:
+            from packtrain._storage.staging.stager import stage as staged
 
-        # The leases of the copy are released at the end of the function, when the stores hold their own.
-        copied = staged(folder, stage)
-        stored = StoredRows.open(copied.path)
+            # The leases of the copy are released at the end of the function, when the stores hold their own.
+            copied = staged(place, stage)
+            stored = StoredRows.open(copied.path)
     numbers, inner = np.empty(len(stored), np.int64), np.empty(len(stored), np.int64)
     for store, rows, at in stored.located(np.arange(len(stored))):
         numbers[at], inner[at] = stored.stores.index(store), rows

@@ -21,7 +21,7 @@ from packtrain._core.schema import Field
 from packtrain._core.versions import has_versions, load_version
 from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.remote.urls import Url, place_of
-from packtrain._storage.staging.source import fetch_without_shards
+from packtrain._storage.staging.without_shards import fetch_without_shards
 
 from .query import matching_rows
 from .records import FieldColumns

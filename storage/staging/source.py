@@ -7,19 +7,16 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Final, Self
 
 from crc32c import crc32c
 
-from packtrain._core.errors import StagingError, UnsupportedVersion
-from packtrain._core.files import file_errors
-from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, Manifest
+from packtrain._core.errors import UnsupportedVersion
+from packtrain._core.manifest import INDEX, PLAN, Manifest
 from packtrain._core.versions import LAYERS, SEGMENTS
 
 from ..location import Location, elsewhere
 from ..remote.objects import Objects
-from ..remote.urls import Url
 from .documents import BLOCK
 from .origin import Origin, SourceFile
 
@@ -125,30 +122,3 @@ def _files(manifest: Manifest) -> Iterator[SourceFile]:
         yield SourceFile(shard.name, shard.bytes, shard.crc32c, number, elsewhere(manifest, number))
         for info in shard.sidecars:
             yield SourceFile(info.name, info.bytes, info.crc32c, number)
-
-
-def fetch_without_shards(url: Url, objects: Objects, folder: Path) -> Manifest:
-    """Fetches all but the shards of a dataset into an empty folder, as they are: nothing but the manifest is checked.
-
-    What the store does not have is missing there, too.
-
-    Returns:
-        The manifest.
-
-    Raises:
-        NotADataset: There is no manifest.
-        UnsupportedVersion: A newer packtrain wrote it.
-        CorruptFile: It is damaged.
-        RemoteError: The object store does not answer as it should.
-        NoSpace: The disk is full.
-        StagingError: The folder cannot be written to.
-    """
-    from ..remote.download import download_all  # slow: not on the way to a copy of what lies on a disk
-
-    manifest = Origin(url, objects).manifest()
-    with file_errors(folder, StagingError):
-        (folder / MANIFEST).write_bytes(manifest.dump())
-        (folder / INDEX).mkdir()
-    names = [PLAN, REJECTS, *(f"{INDEX}/{column.name}.npy" for column in manifest.columns)]
-    download_all(objects, url, names, folder)
-    return manifest

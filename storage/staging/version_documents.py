@@ -16,11 +16,12 @@ from packtrain._core.errors import CorruptFile, Denied, NotADataset, NotThere, U
 from packtrain._core.manifest import MANIFEST, VERSIONS, FileInfo
 from packtrain._core.problems import reading
 from packtrain._core.versions import (
-    MARK,
     MOST_VERSION_BYTES,
     Root,
     Version,
+    has_versions,
     is_root,
+    mark_name,
     parse_root,
     parse_version,
     version_name,
@@ -146,7 +147,7 @@ class VersionDocuments:
 
     def is_dropped(self, number: int) -> bool:
         """True if nobody may open this version any more."""
-        return self._is_there(version_name(number).replace(".json", MARK))
+        return self._is_there(mark_name(number))
 
     def column(self, name: str, column: FileInfo) -> bytes:
         """Reads one of the files that a version has beside its segments, see `Version.columns`.
@@ -205,10 +206,18 @@ class VersionDocuments:
 
 
 def is_changed(location: Location, objects: Objects | None = None) -> bool:
-    """True if a dataset of versions lies at `location`, be it damaged; raises what `VersionDocuments.manifest` raises.
+    """True if a dataset of versions lies at `location`, be it damaged.
 
     Args:
         location: Where a dataset lies.
         objects: What object stores are read by; None: something new of its own.
+
+    Raises:
+        RemoteError: The object store does not answer as it should.
     """
-    return is_root(read(location / MANIFEST, MOST_BYTES, objects))
+    if isinstance(location, Path):
+        return has_versions(location)
+    try:
+        return is_root(read(location / MANIFEST, MOST_BYTES, objects))
+    except NotThere:
+        return False

@@ -75,6 +75,7 @@ class TestVerify:
             "decoded": False,
             "linked": False,
             "orphans": [],
+            "changed": False,
             "problems": [],
         }
 

@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 from helpers.staging.remote import BUCKET, FolderObjects, installed
 from helpers.support import flip, image_set, packed, shard_bytes
+from helpers.versions import changed_dataset
 
-from packtrain import index_shards, verify
+from packtrain import append, drop_version, index_shards, split, verify
 from packtrain._core.manifest import Manifest
 from packtrain._packer import shard_check, verifier
 from packtrain._readers.dataset import summary
 from packtrain._readers.dataset.summary import summarise
 from packtrain._storage.remote.urls import Url
+from packtrain._storage.staging.version_documents import VersionDocuments
 from packtrain.errors import CorruptFile, NotADataset, RemoteError
 from packtrain.reports import Problem, VerifyProgress
 
@@ -187,3 +189,49 @@ def test_shards_that_lie_elsewhere_in_the_store(objects: FolderObjects, tmp_path
     shard = sorted(tars.glob("*.tar"))[1]
     flip(shard, 1000)
     assert {problem.file for problem in verify(url).problems} == {shard.name}
+
+
+class TestVersions:
+    """Of a dataset that was changed, everything is found that is found in a folder."""
+
+    @pytest.fixture
+    def changed(self, objects: FolderObjects, tmp_path: Path) -> Path:
+        """A dataset of six versions, of which one was dropped, in the folder that the store has it in."""
+        out = changed_dataset(image_set(tmp_path / "images", 12), tmp_path)
+        split(out, val="25%")
+        append(out, image_set(tmp_path / "more", 3))
+        drop_version(out, [2])
+        objects.path(BUCKET).mkdir(parents=True)
+        return out.rename(objects.path(URL))
+
+    def test_a_sound_dataset(self, changed: Path, objects: FolderObjects) -> None:
+        here = verify(changed)
+        report = verify(URL)
+        assert (here.problems, here.changed, here.records) == ((), True, 12 + 3 + 12)
+        assert replace(report, dataset=changed) == here
+        fetched = [key for key in objects.asked("read_into") if key.endswith(SHARDS)]
+        assert len(fetched) == len(set(fetched)) == here.shards, "each shard is fetched once"
+        assert replace(summarise(URL), dataset=changed) == summarise(changed)
+        assert summarise(URL, "label = 1").rows == summarise(changed, "label = 1").rows
+
+    @pytest.mark.parametrize(
+        "name",
+        ["*.tar", "segments/*/*.tar", "layers/*/*.tar", "base.json", "versions/00000003.json", "dropped/*", "sides/*"],
+    )
+    @pytest.mark.parametrize("how", ["flipped", "missing"])
+    def test_what_is_wrong_is_named(self, changed: Path, name: str, how: str) -> None:
+        path = sorted(changed.glob(name))[0]
+        path.chmod(0o600)
+        flip(path, path.stat().st_size // 2) if how == "flipped" else path.unlink()
+        report, here = verify(URL), verify(changed)
+        assert report.problems
+        found = {problem.file for problem in report.problems}
+        assert found == {problem.file for problem in here.problems}
+        # Of a version that is missing, the next one tells.
+        assert str(path.relative_to(changed)).replace("3.json", "4.json" if how == "missing" else "3.json") in found
+        assert not any("/packtrain-" in problem.message for problem in report.problems)
+
+    def test_its_log(self, changed: Path) -> None:
+        there, here = ([*VersionDocuments(place).history()] for place in (Url.parse(URL), changed))
+        assert there == here
+        assert [(each.version.number, each.dropped) for each in here] == [(n, n == 2) for n in (6, 5, 4, 3, 2, 1)]

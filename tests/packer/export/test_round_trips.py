@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from helpers.datasets import FIELDS, NO_IMAGE, SCHEMA, make_dataset, values_of, write_dataset
 from helpers.fields import COLUMNS, field_set
+from helpers.staging.remote import BUCKET, installed
 from helpers.support import encoded, import_torchvision, items, output_of, picture, require_module, tool, tree
 from PIL import Image
 
@@ -285,7 +286,9 @@ def test_chosen_rows_subsets_and_concatenations(listing: Path, tmp_path: Path) -
     assert [json.loads(row["meta"])["id"] for row in rows_of_parquet(tmp_path / "three")] == [1, 4]
 
 
-def test_a_changed_dataset_is_exported_as_its_newest_version(listing: Path, tmp_path: Path, memory_path: Path) -> None:
+def test_a_changed_dataset_is_exported_as_its_newest_version(
+    listing: Path, tmp_path: Path, memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pack(listing, tmp_path / "packed", PackOptions(columns=COLUMNS))
     more = field_set(tmp_path / "more", 9, bad=False)
     append(tmp_path / "packed", more)
@@ -294,7 +297,10 @@ def test_a_changed_dataset_is_exported_as_its_newest_version(listing: Path, tmp_
         (tmp_path / "packed", "one", None),
         (open_dataset(tmp_path / "packed"), "two", None),
         (tmp_path / "packed", "three", memory_path),
+        (f"{BUCKET}/packed", "four", memory_path),
     ]
+    installed(tmp_path / "store", monkeypatch).path(BUCKET).mkdir(parents=True)
+    (tmp_path / "store" / "bucket" / "packed").symlink_to(tmp_path / "packed")
     for dataset, out, stage in cases:
         export(dataset, tmp_path / out, to="parquet", stage=stage)
         rows = [json.loads(row["meta"])["id"] for row in rows_of_parquet(tmp_path / out)]
