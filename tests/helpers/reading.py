@@ -71,7 +71,7 @@ def streamed_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Strea
     monkeypatch.setenv(STORE, "")
     monkeypatch.setattr(cutting, "ENOUGH", 3_000)
     monkeypatch.setattr(cutting, "MOST", 4_096)
-    monkeypatch.setattr(streamed, "ObjectStore", LocalObjects)
+    monkeypatch.setattr(streamed, "object_store", LocalObjects)
     monkeypatch.setattr(streamed, "open_stream", partial(open_stream, fetch_with=SPEC))
     with remote_in(folder) as remote:
         shutil.copytree(small_dataset(), remote.dataset)
