@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from pathlib import Path
@@ -108,6 +109,9 @@ def describe_index(report: IndexReport, seconds: float) -> str:
         text += f"\n{report.compared} shard(s) read again, as their times had changed: their bytes have not"
     if report.rejects:
         text += f"\n{report.rejects} sample(s) refused, see {report.dataset / 'rejects.jsonl'}"
+    for dataset, version in report.pins:
+        words = shlex.join(["packtrain", "unpin", str(dataset), str(version), "--by", os.path.realpath(report.dataset)])
+        text += f"\nversion {version} of {dataset} has these shards and is kept for it, until `{words}`"
     if report.left_out:
         text += f"\n{report.left_out} file(s) left out: without an extension, hidden, or webdataset's own"
     return text

@@ -22,6 +22,8 @@ COMMANDS: Final = {
     "purge": "Remove rows of a dataset, with their bytes and every version that has them.",
     "split": "Split a dataset into train, val and test, or into folds, in a new version.",
     "drop-version": "Remove versions of a dataset, and what no other version needs.",
+    "pin": "Keep a version of a dataset for somebody who needs it.",
+    "unpin": "Take back what `pin` did.",
     "log": "Show the versions of a dataset.",
     "export": "Write a dataset to image folders, WebDataset tars or Parquet files.",
     "verify": "Check everything in a dataset.",

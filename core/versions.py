@@ -500,7 +500,7 @@ def layer_manifest(folder: Path, segment: Segment, layer: Layer) -> Manifest:
 
 def require_no_links(folder: Path) -> None:
     """Raises OutputConflict if a link stands where a folder of a dataset of versions does: it may lead anywhere."""
-    for path in (folder / name for name in (VERSIONS, SEGMENTS, LAYERS, DROPPED, SIDES)):
+    for path in (folder / name for name in (VERSIONS, SEGMENTS, LAYERS, DROPPED, SIDES, PINS)):
         if path.is_symlink():
             raise OutputConflict(
                 f"{path} is a link, which leads out of the dataset: put a folder in its place, then run the same "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import stat
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from packtrain._core.arguments import checks_names, flag, path_of, whole
-from packtrain._core.document import MOST_BYTES, load_document, parse_document
+from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import DatasetError, OutputConflict, UsageError
 from packtrain._core.files import NO_LOCKS, file_errors, fsync_folder, write_file
 from packtrain._core.locks import Lock, lock_holders
@@ -23,9 +24,6 @@ from packtrain._core.versions import (
     BASE,
     BASE_MANIFEST,
     MARK,
-    PINS,
-    VERSION,
-    Pin,
     has_versions,
     is_dropped,
     load_version,
@@ -35,6 +33,7 @@ from packtrain._core.versions import (
 )
 
 from .notes import PARTS
+from .pins import pins_of
 from .version_check import named_by, unnamed
 
 GRACE_SECONDS: Final = 7 * 24 * 3600.0
@@ -141,15 +140,12 @@ def sole_user(folder: Path, numbers: Iterable[int]) -> Iterator[None]:
 
 
 def _require_no_pin(folder: Path, numbers: Sequence[int]) -> None:
-    for path in sorted((folder / PINS).glob("*.json")):
-        try:
-            pin = parse_document(Pin, load_document(path, newest=VERSION), path)
-        except DatasetError as error:
-            raise OutputConflict(f"{error}. It says which version somebody needs: remove it if nobody does") from error
+    for path, pin in pins_of(folder):
         if pin.number in numbers:
+            words = shlex.join(["packtrain", "unpin", str(folder), str(pin.number), "--by", pin.by])
             raise OutputConflict(
                 f"{folder}: version {pin.number} is needed by {pin.by}, as {path} says. If it is not needed any more, "
-                "remove that file and run the command again"
+                f"`{words}`, and run the command again"
             )
 
 

@@ -32,6 +32,7 @@ from ..engine import run_tasks
 from ..notes import PARTS
 from ..options import reject_limit
 from ..parts import Part
+from ..pins import pin_shards
 from ..publishing import NO_GAPS, building, collecting, not_empty, only_writer, publish, remove_abandoned, write_dataset
 from . import links, tables
 from .headers import shown
@@ -86,6 +87,7 @@ class IndexReport:
             too: they are decided when all parts are there.
         complete_before: True if the dataset was there already, so that no part and no merge had anything to do.
         missing: Number of shards of the whole list that still had to be read when this part was done; 0 without parts.
+        pins: The datasets that some of the new shards belong to, and the version of each that is kept for this one.
     """
 
     dataset: Location
@@ -102,6 +104,7 @@ class IndexReport:
     part: str | None = None
     complete_before: bool = False
     missing: int = 0
+    pins: tuple[tuple[Path, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -180,7 +183,8 @@ def index_shards(
     Raises:
         UsageError: An argument has the wrong type, or does not fit what is in the shards.
         PackError: A shard cannot be read, is not a sound tar archive of samples, or has changed since it was indexed.
-        OutputConflict: `out` holds something else, or what other rules have made, or somebody else is indexing there.
+        OutputConflict: `out` holds something else, or what other rules have made, or somebody else is indexing there;
+            or shards belong to a version of a dataset that cannot be kept from being removed.
         TooManyRejects: More samples were refused than allowed.
         DatasetError: The dataset that is to be updated is not sound.
         RemoteError: The object store does not answer as it should; NotThere if it has no such bucket, Denied if it does
@@ -385,11 +389,13 @@ class _Run:
         for scan, place, name, part in zip(scans, places, names, parts[-len(scans) :], strict=True):
             link = Link("", scan.state.modified_ns, scan.state.etag)
             shards.append((place, ShardInfo(name, scan.state.bytes, scan.crc32c, len(part.columns), (), link)))
+        here = [place for place in places if isinstance(place, Path) and isinstance(out, Path)]
         with building(out, plan.dump()) as temporary:
             manifest = _write(temporary, out, plan, schema, parts, *links.linked_shards(shards))
+            pins = pin_shards(here, str(out))
             publish(temporary, out, self.objects)
             notes.remove()
-        return _report(out, manifest, plan, scans)
+        return replace(_report(out, manifest, plan, scans), pins=pins)
 
     def update(self, places: Sequence[Location], folder: Path, base: Location | None) -> IndexReport:
         """Brings the links of a dataset up to date, and takes those shards in that it does not have."""

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from helpers.shards import jpeg, write_shards, write_tar
 from helpers.staging.remote import BUCKET, installed
-from helpers.support import encoded, picture
+from helpers.support import encoded, packed, picture
+
+from packtrain import drop_rows
 
 from .conftest import Run
 
@@ -109,3 +111,24 @@ def test_parts_are_indexed_and_merged(run: Run, tmp_path: Path) -> None:
     assert "12 samples in 3 shard(s)" in merged.out and "3 shard(s) read (3 by earlier runs) in " in merged.out
     assert run("merge", out, "--json").json["complete_before"] is True
     assert "complete: all 3 shards" in run("status", out).out
+
+
+def test_shards_of_a_dataset_are_kept_until_nobody_needs_them(
+    run: Run, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = packed(images, tmp_path / "out", "tar")
+    drop_rows(out, [0])
+    told = run("index", out, "derived").out
+    assert f"\nversion 2 of {out} has these shards and is kept for it, until `" in told
+    drop_rows(out, [0])
+    assert f" (needed by {tmp_path / 'derived'})\n" in run("log", out).out
+    assert [each["pins"] for each in run("log", out, "--json").json] == [[], [str(tmp_path / "derived")], []]
+    refused = run("drop-version", out, 2)
+    assert refused.code == 1
+    for said in (told, refused.err):
+        assert f"`packtrain unpin {out} 2 --by {tmp_path / 'derived'}`" in said
+    assert run("unpin", out, 2, "--by", tmp_path / "derived").code == 0
+    assert run("pin", out, 1, "--by", "me").out == f"{out}: version 1 is kept for me\n"
+    assert run("drop-version", out, 2).code == 0
+    assert "needed by me" in run("drop-version", out, 1).err

@@ -19,7 +19,7 @@ from helpers.support import held, image_set, packed, tree
 
 from packtrain import append, compact, drop_rows, drop_version, open_dataset, purge, split, verify
 from packtrain._core.document import dump_document
-from packtrain._packer.changing import writing
+from packtrain._packer.workplace import writing
 from packtrain.errors import CorruptFile, OutputConflict, UsageError
 
 WEEK = 7 * 24 * 3600
