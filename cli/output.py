@@ -214,11 +214,13 @@ def run(command: click.Command) -> NoReturn:
         error.show(shown)
         say(shown.getvalue().rstrip("\n"), err=True)
         sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as error:
         words = sys.argv[1:]
         journal = any(word.startswith("--journal") for word in words)
         continues = journal or command_of(command, words).name in _CONTINUING
-        say("stopped; run the same command to continue" if continues else "stopped", err=True)
+        # click raises an error of its own in the place of one that says more.
+        said = str(error.__cause__ or error)
+        say(said or ("stopped; run the same command to continue" if continues else "stopped"), err=True)
         sys.exit(130)
     except PacktrainError as error:
         words = sys.argv[1:]

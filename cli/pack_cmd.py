@@ -6,8 +6,8 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterable
-from contextlib import nullcontext, redirect_stdout
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -169,7 +169,8 @@ def command(
     start = time.monotonic()
     # Ray prints what it has to say of workers and nodes that die.
     elsewhere = nullcontext() if cluster is None else redirect_stdout(sys.stderr)
-    with elsewhere, progress("pack", quiet=as_json) as show:
+    streamed = samples is not None and not is_items(samples)
+    with elsewhere, progress("pack", quiet=as_json) as show, _stoppable(streamed=streamed):
 
         def on_progress(state: PackProgress) -> None:
             show(state.done, state.total, state.resumed, f"{state.rejects} rejects" if state.rejects else "")
@@ -192,6 +193,20 @@ def command(
         print_json(report)
     else:
         say(describe_report(report, time.monotonic() - start))
+
+
+@contextmanager
+def _stoppable(*, streamed: bool) -> Iterator[None]:
+    """Says at Ctrl-C what is so of samples that come one by one."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if not streamed:
+            raise
+        raise KeyboardInterrupt(
+            "stopped, and nothing was kept: samples that come one by one are packed in one go, so the same command "
+            "begins again"
+        ) from error
 
 
 def _samples(source: Path | str) -> Any:

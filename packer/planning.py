@@ -131,7 +131,8 @@ def record_bytes(images: Listing, schema: Schema) -> int:
                 if not failure:
                     first = without_credentials(entry.path)
                     why = (isinstance(error, OSError) and error.strerror) or str(error) or "not enough memory"
-                    failure = f"{_shown(images.source.resolve(first))}: {why}"
+                    # Samples that Python gives may have no path.
+                    failure = f"{_shown(source.resolve(first)) if first else source.where(entry)}: {why}"
     if not sizes:
         advice = images.advice or where_looked(images, first, failure)
         raise ListError(f"none of {len(sample)} sampled files can be read. First: {failure}{advice and f'. {advice}'}")

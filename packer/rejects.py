@@ -69,7 +69,7 @@ class RejectGuard:
         if self.total <= self._limit:
             return
         found = sorted((item for items in self._by_shard.values() for item in items), key=lambda item: item.line)
-        examples = "".join(f"\n  line {item.line}: {_short(item.path)}: {item.reason}" for item in found[:5])
+        examples = "".join(f"\n  line {item.line}{_short(item.path)}: {item.reason}" for item in found[:5])
         kinds = Counter(item.reason.partition(":")[0] for item in found).most_common(3)
         summary = ", ".join(f"{count} x {kind}" for kind, count in kinds)
         images = self._images
@@ -111,6 +111,7 @@ def read_rejects(folder: Path, manifest: Manifest) -> list[Reject]:
 
 
 def _short(path: str) -> str:
+    """The path of a line behind its number; nothing if it has none."""
     # A file that is not a list at all may hold anything, even terminal control codes.
-    text = repr(path)
-    return text if len(text) <= 120 else text[:117] + "..."
+    text = path and f": {path!r}"
+    return text if len(text) <= 122 else text[:119] + "..."

@@ -18,12 +18,12 @@ from packtrain._core.kinds import KINDS
 from packtrain._core.schema import IMAGE, LABEL, Field
 
 from ..lists.folder import TORCHVISION_SUFFIXES
+from ..lists.reader import EXPORTED_LIST
 from .contents import value_in
 from .names import Names, class_folders
 from .target import CLASSES, ExportTask, PartProgress, Sample, Target, can_be_listed, words, write_lines
 
 _PARTS: Final = ".parts"
-_LIST: Final = "list.jsonl"
 _SAME: Final = {"jpg": (".jpg", ".jpeg"), "tif": (".tif", ".tiff")}
 """Suffixes of one kind of file, of which a name keeps its own."""
 
@@ -35,7 +35,7 @@ class FolderTarget(Target):
     @override
     def names(self) -> Names:
         classes = self.schema.classes
-        taken = (_LIST, CLASSES, *(_mask_classes(field) for field in self.schema.fields))
+        taken = (EXPORTED_LIST, CLASSES, *(_mask_classes(field) for field in self.schema.fields))
         folders = None if classes is None or self.schema.image is None else class_folders(classes, taken)
         # With other fields beside, the name is all that keeps samples apart.
         return Names(folders, dotted=not self.schema.others)
@@ -80,17 +80,17 @@ class FolderTarget(Target):
     @override
     def missing(self) -> list[int]:
         # A run that was killed while it removed the parts has removed some.
-        return [] if (self.out / _LIST).exists() else super().missing()
+        return [] if (self.out / EXPORTED_LIST).exists() else super().missing()
 
     @property
     @override
     def is_complete(self) -> bool:
-        return (self.out / _LIST).exists() and not (self.out / _PARTS).exists()
+        return (self.out / EXPORTED_LIST).exists() and not (self.out / _PARTS).exists()
 
     @override
     def finish(self) -> None:
-        if not (self.out / _LIST).exists():
-            write_file(self.out / _LIST, (self.part_path(number).read_bytes() for number in range(self.parts)))
+        if not (self.out / EXPORTED_LIST).exists():
+            write_file(self.out / EXPORTED_LIST, (self.part_path(number).read_bytes() for number in range(self.parts)))
         shutil.rmtree(self.out / _PARTS)
         fsync_folder(self.out)
 
@@ -117,7 +117,7 @@ class FolderTarget(Target):
         masks = {field.encoding for field in schema.fields if field.kind == "mask"}
         if masks == {"raw"}:
             options += ["--mask-store", "raw"]
-        return words("packtrain", "pack", self.out / _LIST, "OUT", *options)
+        return words("packtrain", "pack", self.out / EXPORTED_LIST, "OUT", *options)
 
     def _options(self, field: Field) -> list[object]:
         kind = KINDS[field.kind]

@@ -83,7 +83,7 @@ class JsonLines:
         sample = (found for *_, found, _ in islice(self._objects(), _SAMPLED_LINES) if isinstance(found, dict))
         values: dict[str, Any] = {}
         for found in sample:
-            values = found | values
+            values = found | {name: value for name, value in values.items() if value is not None}
         return list(values), [json.dumps(value, default=str).strip('"') for value in values.values()]
 
     def _objects(self) -> Iterator[tuple[int, int, dict[str, Any] | str, bool]]:

@@ -16,6 +16,7 @@ from packtrain._core.manifest import MANIFEST, PLAN
 from packtrain._core.opening import is_stream, open_regular, read_named
 from packtrain._core.options import LabelSpec
 from packtrain._core.paths import local_path
+from packtrain._core.schema import IMAGE
 from packtrain._core.suggestions import did_you_mean
 from packtrain._storage.remote.urls import Url
 
@@ -69,6 +70,8 @@ def similar_file(path: Path) -> str:
     return did_you_mean(path.name, [name for name in names if not name.lower().endswith(_PROGRAMS)])
 
 
+EXPORTED_LIST: Final = "list.jsonl"
+"""The list that an export to a folder writes there."""
 _JSON_LINES: Final = (".jsonl", ".ndjson")
 _PARQUET: Final = (".parquet", ".pq")
 _HEAD: Final = 1 << 20
@@ -255,7 +258,7 @@ def refuse_other_file(source: Path, head: bytes) -> None:
 
 
 def refuse_other_folder(folder: Path) -> None:
-    """Refuses a folder that holds shards, and not images.
+    """Refuses a folder that holds shards, and not images, or an export with masks, which are images of no sample.
 
     Raises:
         ListError: It does; the message says what to type.
@@ -271,6 +274,20 @@ def refuse_other_folder(folder: Path) -> None:
         plain = all(name.endswith(".tar") for name in tars)
         instead = _typed("index" if plain else _UNPACK, folder)
         raise ListError(f"{folder} is a folder of tar archives, not of images: {instead}")
+    if (EXPORTED_LIST, False) in entries:
+        _refuse_images_beside(folder / EXPORTED_LIST)
+
+
+def _refuse_images_beside(listing: Path) -> None:
+    """Refuses the folder of an export in which samples have further images, such as masks."""
+    with os.fdopen(open_regular(listing), "rb") as file:
+        heads, first = JsonLines(file.read(_HEAD), listing.name, ()).sample()
+    values = zip(heads, first, strict=True)
+    if beside := [head for head, value in values if head != IMAGE and value.lower().endswith(IMAGE_SUFFIXES)]:
+        raise ListError(
+            f"{listing.parent} is an export whose samples have files of {', '.join(beside)} beside their images, which "
+            f"would be packed as images of their own: pack its list, as in {command_line(listing, heads, first)}"
+        )
 
 
 def _what(source: Path, head: bytes) -> tuple[str, str] | None:

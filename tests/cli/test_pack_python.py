@@ -23,8 +23,17 @@ images = Images(9)
 def samples():
     yield from stream(9)
 
+def stopped():
+    yield from stream(2)
+    raise KeyboardInterrupt
+
 def late():
     return numbers
+
+def stop(number):
+    if number == 5:
+        raise KeyboardInterrupt
+    return sample(number)
 
 def broken():
     raise ValueError("no samples today")
@@ -92,3 +101,13 @@ def test_what_cannot_be_packed(run: Run, module: str, words: list[str], message:
 def test_a_file_of_such_a_name_is_a_list(run: Run, module: str, images: Path, tmp_path: Path) -> None:
     Path("my_data:numbers").write_text(images.read_text())
     assert run("pack", "my_data:numbers", tmp_path / "out", "--root", images.parent).code == 0
+
+
+def test_ctrl_c_promises_no_more_than_there_is(run: Run, module: str, tmp_path: Path) -> None:
+    """What comes one by one cannot be continued."""
+    outcome = run("pack", f"{module}:stopped", tmp_path / "out")
+    assert (outcome.code, outcome.out) == (130, "")
+    assert outcome.err.strip().startswith("stopped, and nothing was kept: samples that come one by one")
+    assert not [path for path in tmp_path.iterdir() if path.name != "work"]
+    outcome = run("pack", f"{module}:numbers", tmp_path / "out", "--function", f"{module}:stop", "--workers", 1)
+    assert (outcome.code, outcome.err.strip()) == (130, "stopped; run the same command to continue")

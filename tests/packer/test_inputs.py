@@ -15,7 +15,7 @@ import torch
 from helpers.making import BAD, Images, Pair, failing, image, of_line, sample, write_list
 from helpers.support import encoded, image_set, items, picture, tree
 
-from packtrain import PackOptions, merge, open_dataset, pack, verify
+from packtrain import Columns, FieldColumn, PackOptions, merge, open_dataset, pack, verify
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._readers.dataset.store import RecordStore
 from packtrain.errors import ListError, OutputConflict, ShardFailed, TooManyRejects, UsageError
@@ -96,6 +96,14 @@ def test_a_dataset_of_torch_is_read_by_number(tmp_path: Path) -> None:
 
 
 class TestRejects:
+    def test_a_message_names_an_input_that_has_no_path(self, tmp_path: Path) -> None:
+        masks = PackOptions(store=VERBATIM, columns=Columns("image", fields=(FieldColumn("seg", "mask", "seg", True),)))
+        samples = [{"image": image(number), "seg": np.zeros((3, 3), np.uint8)} for number in range(3)]
+        with pytest.raises(ListError, match=r"none of 3 sampled files can be read\. First: input \d: mask seg: "):
+            pack(samples, tmp_path / "list", masks)
+        with pytest.raises(TooManyRejects, match=r"\n  line 0: mask seg: "):
+            pack(iter(samples), tmp_path / "stream", masks)
+
     def test_an_input_that_fails_is_a_reject_with_its_reason(self, tmp_path: Path) -> None:
         report = pack(range(COUNT), tmp_path / "out", SMALL, function=failing, max_rejects=1)
         assert (report.records, report.rejects) == (COUNT - 1, 1)

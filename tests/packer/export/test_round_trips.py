@@ -21,10 +21,11 @@ from helpers.staging.remote import BUCKET, installed
 from helpers.support import encoded, import_torchvision, items, output_of, picture, require_module, tool, tree
 from PIL import Image
 
-from packtrain import PackOptions, append, concat, drop_rows, export, open_dataset, pack
+from packtrain import Columns, FieldColumn, PackOptions, append, concat, drop_rows, export, open_dataset, pack
 from packtrain._cli.main import group
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._core.schema import Field, Schema
+from packtrain.errors import ListError
 from packtrain.reports import ExportReport
 
 pytestmark = [
@@ -88,6 +89,20 @@ def test_packing_or_indexing_what_was_exported_gives_the_same_samples(
     for row, name in product(range(len(before)), ("image", "side")):
         if before.value(row, name) is not None:
             assert again.image_file(row, name) == before.image_file(row, name)
+
+
+def test_a_folder_with_masks_beside_is_packed_by_its_list_only(tmp_path: Path) -> None:
+    """Its masks would be samples. The first row has none."""
+    columns = Columns("image", fields=(FieldColumn("seg", "mask", "seg", True, optional=True),))
+    image = encoded(picture(0, 8, 6))
+    masks = [None, np.ones((6, 8), np.uint8)]
+    pack([{"image": image, "seg": mask} for mask in masks], tmp_path / "packed", PackOptions(columns=columns))
+    report = export(tmp_path / "packed", tmp_path / "out", to="folder")
+    with pytest.raises(ListError, match=r"samples have files of seg beside .* --image image --mask seg") as raised:
+        pack(tmp_path / "out", tmp_path / "again", PackOptions(labels=LabelSpec("none")))
+    assert str(tmp_path / "out" / "list.jsonl") in str(raised.value)
+    again = back(report, tmp_path / "again", fields=["seg"])
+    assert [again.value(row, "seg") is None for row in range(2)] == [True, False]
 
 
 @pytest.mark.parametrize("to", ["folder", "webdataset"])
