@@ -54,6 +54,10 @@ def _facts(summary: Summary, where: str | None) -> list[tuple[str, str]]:
     ]
     if summary.version is not None:
         facts.insert(1, ("version", f"{summary.version}, of {summary.segments} segment(s): see `packtrain log`"))
+    if summary.sides:
+        counts = ", ".join(f"{name} {side.rows:,}" for name, side in summary.sides.items())
+        left = f"; {summary.on_no_side:,} on no side: run `packtrain split` again" if summary.on_no_side else ""
+        facts.append(("split", f"{counts}{left}"))
     if manifest.base is not None:
         facts.insert(3, ("base", f"{manifest.base} (the shards lie there)"))
     if where is not None:

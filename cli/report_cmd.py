@@ -12,6 +12,7 @@ from packtrain._core.cores import available_cores
 from packtrain._core.errors import UsageError
 from packtrain._core.files import file_errors
 
+from .options import where_option
 from .output import print_json, progress, say
 from .paths import PATH
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 @click.command("report", context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("dataset", type=PATH)
 @click.option("--against", type=PATH, metavar="OTHER", help="Another dataset: name the images that are in both.")
+@where_option("Look only at the rows")
 @click.option("--out", type=PATH, metavar="FILE.html", help="Write the page there.")
 @click.option(
     "--stats", type=PATH, metavar="FILE.json", help="Chart these figures of a loader: see `to_dict` of its stats."
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 def command(
     dataset: Path,
     against: Path | None,
+    where: str | None,
     out: Path | None,
     stats: Path | None,
     tune: Path | None,
@@ -54,7 +57,7 @@ def command(
             show(state.done, state.total, 0, f"comparing view {state.view} of {state.views}" if state.view else "")
 
         report = dataset_report(
-            dataset, against=against, num_workers=workers or available_cores(), on_progress=on_progress
+            dataset, against=against, where=where, num_workers=workers or available_cores(), on_progress=on_progress
         )
     if out is not None:
         with file_errors(out, UsageError):
@@ -69,11 +72,14 @@ def command(
 def _summary(report: DatasetReport) -> str:
     suspects = Counter(suspect.kind for suspect in report.suspects)
     facts = [
-        f"{report.dataset}: {report.summary.manifest.records:,} images",
+        f"{report.dataset}: {report.summary.rows:,} images",
         f"{sum(len(group.places) - 1 for group in report.exact):,} copies with the same bytes",
         f"{len(report.near):,} groups that look alike",
         *(f"{count:,} {kind}" for kind, count in suspects.items()),
     ]
     if report.against is not None:
         facts.insert(3, f"{len(report.leaks):,} groups also in {report.against}")
+    if sides := report.summary.sides:
+        facts.insert(1, ", ".join(f"{name} {side.rows:,}" for name, side in sides.items()))
+        facts.insert(2, f"{len(report.side_leaks):,} groups on several sides")
     return "\n  ".join(facts)

@@ -6,8 +6,10 @@ import os
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
-from typing import Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +17,11 @@ import numpy.typing as npt
 from packtrain._core.arguments import checks_names, function, path_of, whole
 from packtrain._core.errors import UsageError
 from packtrain._core.schema import IMAGE
+from packtrain._core.versions import NO_SIDE, SPLIT
 from packtrain._packer.engine import run_tasks
 from packtrain._packer.rejects import read_rejects
-from packtrain._readers.dataset.store import RecordStore
-from packtrain._readers.dataset.summary import summarise
+from packtrain._readers.dataset.stored_rows import StoredRows
+from packtrain._readers.dataset.summary import summary_of
 from packtrain._storage.location import remote_base
 
 from .alike import Numbers, groups_of_alikes, groups_of_equals
@@ -49,6 +52,7 @@ def dataset_report(
     path: str | os.PathLike[str],
     *,
     against: str | os.PathLike[str] | None = None,
+    where: str | None = None,
     num_workers: int = 1,
     on_progress: Callable[[ReportProgress], None] | None = None,
 ) -> DatasetReport:
@@ -58,8 +62,9 @@ def dataset_report(
     suspect in the report. docs/reports.md says how duplicates are found, and how many of them.
 
     Args:
-        path: Folder of the dataset.
+        path: Folder of the dataset; of one that was changed, its newest version counts.
         against: Folder of another one, such as that for validation, whose images should not be in this one.
+        where: A condition for the rows of the dataset to look at, as `ImageDataset.where` takes it; None for all.
         num_workers: Number of worker processes. The default, 1, uses only one core; the command ``packtrain report``
             uses all available cores. Workers are spawned, so with more than one the calling script needs the usual
             ``if __name__ == "__main__"``.
@@ -70,18 +75,18 @@ def dataset_report(
 
     Raises:
         UsageError: An argument has the wrong type or is out of range, or a dataset has no images, or its shards lie in
-            an object store.
+            an object store, or no row is like `where`.
         NotADataset: There is no manifest.
         CorruptFile: The index is damaged. A damaged image is reported.
     """
     whole("num_workers", num_workers, 1)
     function("on_progress", on_progress)
-    parts = [_Part("path", path)]
+    parts = [_Part("path", path, where)]
     if against is not None:
         parts.append(_Part("against", against))
         if parts[1].folder.resolve() == parts[0].folder.resolve():
             raise UsageError(f"against={os.fspath(against)!r} is the dataset itself: name another one")
-    total, done = sum(len(part.store) for part in parts), 0
+    total, done = sum(len(part.rows) for part in parts), 0
 
     def advance(more: int) -> None:
         nonlocal done
@@ -98,59 +103,85 @@ def dataset_report(
     for seen in run_tasks(look_at, tasks, workers=min(num_workers, len(tasks)), on_progress=advance):
         parts[seen.part].add(seen)
     own = parts[0]
-    exact, near, leaks, bits = _compare(parts, compare)
-    columns = own.store.index.field(IMAGE)
-    width, height = (columns[name][~own.missing].astype(np.float64) for name in ("width", "height"))
+    groups = _compare(parts, compare)
+    width, height, length = (
+        own.column(name)[~own.missing].astype(np.float64) for name in ("width", "height", "length")
+    )
+    stores = own.stored.stores
     return DatasetReport(
         dataset=own.name,
         against=None if against is None else parts[1].name,
-        summary=summarise(path),
+        where=where,
+        summary=replace(summary_of(own.stored, own.rows), dataset=Path(own.name)),
         long_sides=_histogram(np.maximum(width, height)),
         aspect_ratios=_histogram(width / np.maximum(1, height)),
-        record_bytes=_histogram(columns["length"][~own.missing].astype(np.float64)),
-        channels=_channels(own.looks[own.looks["measured"]], own.store.manifest.store.channels),
+        record_bytes=_histogram(length),
+        channels=_channels(own.looks[own.looks["measured"]], own.image.channels),
         reject_reasons=dict(
-            Counter(reject.reason for reject in read_rejects(own.folder, own.store.manifest)).most_common()
+            Counter(reject.reason for each in stores for reject in read_rejects(each.path, each.manifest)).most_common()
         ),
-        exact=exact,
-        near=near,
-        leaks=leaks,
-        compared_bits=bits,
+        exact=groups.exact,
+        near=groups.near,
+        leaks=groups.leaks,
+        side_leaks=groups.side_leaks,
+        compared_bits=groups.bits,
         suspects=tuple(own.suspects()),
     )
 
 
 class _Part:
-    """A dataset, and what was seen of it so far."""
+    """Some rows of a dataset, and what was seen of them so far, by their places among these."""
 
-    def __init__(self, argument: str, given: str | os.PathLike[str]) -> None:
+    def __init__(self, argument: str, given: str | os.PathLike[str], where: str | None = None) -> None:
         self.folder: Final = path_of(argument, given)
         self.name: Final = os.fspath(given)
-        self.store: Final = RecordStore(self.folder)
-        manifest = self.store.manifest
-        if manifest.schema.image is None:
+        self.stored: Final = StoredRows.open(self.folder)
+        field = self.stored.schema.image
+        if field is None or field.store is None:
             raise UsageError(f"{self.name} has no images, and a report is about images")
-        if remote_base(self.folder, manifest) is not None:
-            raise UsageError(f"the shards of {self.name} lie in an object store: copy it with `packtrain stage` first")
-        self.store.index.check_all()
-        self.looks: Final[Looks] = np.zeros(len(self.store), LOOK)
-        self.missing: Final = np.zeros(len(self.store), bool)
+        self.image: Final = field.store
+        for store in self.stored.stores:
+            if remote_base(store.path, store.manifest) is not None:
+                raise UsageError(
+                    f"the shards of {self.name} lie in an object store: copy it with `packtrain stage` first"
+                )
+            store.index.check_all()
+        self.rows: Final = np.arange(len(self.stored)) if where is None else self.stored.where(where)
+        if not len(self.rows):
+            raise UsageError(f"where={where!r}: no row of {self.name} is like this")
+        self.looks: Final[Looks] = np.zeros(len(self.rows), LOOK)
+        self.missing: Final = np.zeros(len(self.rows), bool)
         self.problems: Final[dict[int, str]] = {}
+        self._names: Final = self.stored.stores[0].side_names
+        self.sides: Final = (
+            self.stored.column(SPLIT, self.rows) if self._names else np.full(len(self.rows), NO_SIDE, np.uint8)
+        )
 
     def tasks(self, part: int) -> Iterator[Range]:
         """What there is to look at."""
-        rows = len(self.store)
-        for start in range(0, rows, _RECORDS_AT_ONCE):
-            yield Range(part, self.folder, start, min(rows, start + _RECORDS_AT_ONCE), max(1, rows // _MEASURED))
+        every = max(1, len(self.rows) // _MEASURED)
+        start = 0
+        for store, rows, _ in self.stored.located(self.rows):
+            order = np.argsort(store.places()[rows], kind="stable")
+            for first in range(0, len(rows), _RECORDS_AT_ONCE):
+                some = order[first : first + _RECORDS_AT_ONCE]
+                yield Range(part, store, rows[some], start + some, every)
+            start += len(rows)
 
     def add(self, seen: Seen) -> None:
         """Add what was seen of a range."""
-        self.looks[seen.rows], self.missing[seen.rows] = seen.looks, seen.missing
+        self.looks[seen.numbers], self.missing[seen.numbers] = seen.looks, seen.missing
         self.problems.update(seen.problems)
 
-    def place(self, row: int) -> Place:
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """A column of the index about the images."""
+        return self.stored.column(name, self.rows, IMAGE)
+
+    def place(self, number: int) -> Place:
         """Name a row."""
-        return Place(self.name, row, self.store.filename(row))
+        row, side = int(self.rows[number]), int(self.sides[number])
+        store, inner = self.stored.locate(row)
+        return Place(self.name, row, store.filename(inner), None if side == NO_SIDE else self._names[side])
 
     @property
     def sound(self) -> npt.NDArray[np.bool_]:
@@ -167,29 +198,37 @@ class _Part:
 
     def suspects(self) -> Iterator[Suspect]:
         """What looks wrong, kind by kind, each in the order of rows."""
-        for row, problem in sorted(self.problems.items()):
-            yield Suspect(self.place(row), "damaged", problem)
-        columns, plain = self.store.index.field(IMAGE), self.plain
-        bottoms = self.looks["grey_bottom"]
-        for row in np.flatnonzero(self.sound & ~plain & (bottoms >= _GREY_BOTTOM)).tolist():
-            yield Suspect(self.place(row), "truncated", f"the last {bottoms[row]:.0%} of its rows are grey")
-        for row in np.flatnonzero(plain).tolist():
-            yield Suspect(self.place(row), "one colour", f"grey value {self.looks['grey'][row].mean():.0f} of 255")
-        width, height = (columns[name].astype(np.int64) for name in ("width", "height"))
+        for number, problem in sorted(self.problems.items()):
+            yield Suspect(self.place(number), "damaged", problem)
+        plain, bottoms = self.plain, self.looks["grey_bottom"]
+        for number in np.flatnonzero(self.sound & ~plain & (bottoms >= _GREY_BOTTOM)).tolist():
+            yield Suspect(self.place(number), "truncated", f"the last {bottoms[number]:.0%} of its rows are grey")
+        for number in np.flatnonzero(plain).tolist():
+            grey = self.looks["grey"][number].mean()
+            yield Suspect(self.place(number), "one colour", f"grey value {grey:.0f} of 255")
+        width, height = (self.column(name).astype(np.int64) for name in ("width", "height"))
         short, long = np.minimum(width, height), np.maximum(width, height)
         for kind, found in (("tiny", short < TINY), ("elongated", long > ELONGATED * short)):
-            for row in np.flatnonzero(found & ~self.missing).tolist():
-                yield Suspect(self.place(row), kind, f"{width[row]} x {height[row]} pixels")
-        if self.store.manifest.store.orientation == "ignore" and "orientation" in columns:
-            turned = columns["orientation"]
-            for row in np.flatnonzero((turned > 1) & ~self.missing).tolist():
-                yield Suspect(self.place(row), "turned", f"orientation {turned[row]}")
+            for number in np.flatnonzero(found & ~self.missing).tolist():
+                yield Suspect(self.place(number), kind, f"{width[number]} x {height[number]} pixels")
+        if self.image.orientation == "ignore":
+            turned = self.column("orientation")
+            for number in np.flatnonzero((turned > 1) & ~self.missing).tolist():
+                yield Suspect(self.place(number), "turned", f"orientation {turned[number]}")
 
 
-def _compare(
-    parts: Sequence[_Part], on_view: Callable[[int, int], None]
-) -> tuple[tuple[AlikeGroup, ...], tuple[AlikeGroup, ...], tuple[AlikeGroup, ...], int | None]:
-    """Find groups of the same bytes, groups that look alike, and groups with members in several parts."""
+class _Groups(NamedTuple):
+    """Groups of images, as `DatasetReport` has them."""
+
+    exact: tuple[AlikeGroup, ...]
+    near: tuple[AlikeGroup, ...]
+    leaks: tuple[AlikeGroup, ...]
+    side_leaks: tuple[AlikeGroup, ...]
+    bits: int | None
+
+
+def _compare(parts: Sequence[_Part], on_view: Callable[[int, int], None]) -> _Groups:
+    """Find groups of the same bytes, groups that look alike, and groups with members in several parts or sides."""
     looks = np.concatenate([part.looks for part in parts])
     read = np.flatnonzero(looks["digest"].any(axis=1))
     same = np.arange(len(looks))
@@ -201,21 +240,25 @@ def _compare(
     found, bits = groups_of_alikes(looks["grey"][chosen], on_view)
     alike[chosen] = chosen[found]
     alike = alike[same]
-    bounds = list(accumulate((len(part.store) for part in parts), initial=0))
+    bounds = list(accumulate((len(part.rows) for part in parts), initial=0))
 
-    def group(rows: Numbers) -> AlikeGroup:
+    def group(members: Numbers) -> AlikeGroup:
         places = (
-            parts[number].place(row - bounds[number])
-            for row in rows.tolist()
-            for number in [bisect_right(bounds, row) - 1]
+            parts[part].place(number - bounds[part])
+            for number in members.tolist()
+            for part in [bisect_right(bounds, number) - 1]
         )
-        return AlikeGroup(tuple(places), exact=len(np.unique(same[rows])) == 1)
+        return AlikeGroup(tuple(places), exact=len(np.unique(same[members])) == 1)
 
-    own = bounds[1]
-    exact = tuple(group(rows) for rows in _members(same[:own]))
-    near = tuple(each for rows in _members(alike[:own]) if not (each := group(rows)).exact)
-    leaks = tuple(group(rows) for rows in _members(alike) if rows[0] < own <= rows[-1])
-    return exact, near, leaks, bits
+    own, sides = bounds[1], parts[0].sides
+    of_own = _members(alike[:own])
+    return _Groups(
+        exact=tuple(group(members) for members in _members(same[:own])),
+        near=tuple(each for members in of_own if not (each := group(members)).exact),
+        leaks=tuple(group(members) for members in _members(alike) if members[0] < own <= members[-1]),
+        side_leaks=tuple(group(members) for members in of_own if len({*sides[members].tolist()} - {NO_SIDE}) > 1),
+        bits=bits,
+    )
 
 
 def _members(groups: Numbers) -> list[Numbers]:

@@ -46,11 +46,13 @@ class Place:
         dataset: The dataset, as it was given.
         row: The row.
         path: Its path in the list.
+        side: The side that it is on, if the dataset was split; else None.
     """
 
     dataset: str
     row: int
     path: str
+    side: str | None = None
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,7 @@ class DatasetReport:
     Attributes:
         dataset: The dataset, as it was given.
         against: The other dataset, or None.
+        where: The condition for the rows that were looked at; None if all were.
         summary: Counts, bytes, labels and sizes, as `packtrain info` has them.
         long_sides: The longer sides of images, in pixels.
         aspect_ratios: Widths over heights.
@@ -125,6 +128,7 @@ class DatasetReport:
         exact: Images of this dataset with the same bytes, in groups.
         near: Images of this dataset that look alike, and are not all the same, in groups.
         leaks: Groups of images with members in both datasets.
+        side_leaks: Groups of images of this dataset with members on different sides of a split.
         compared_bits: All pairs of images whose hashes differ in at most this many bits were compared, and in part
             those up to 10 bits. None if so many images look alike that they were not compared, or not all.
         suspects: Images that look wrong, by kind.
@@ -132,6 +136,7 @@ class DatasetReport:
 
     dataset: str
     against: str | None
+    where: str | None
     summary: Summary
     long_sides: Histogram | None
     aspect_ratios: Histogram | None
@@ -141,5 +146,6 @@ class DatasetReport:
     exact: tuple[AlikeGroup, ...]
     near: tuple[AlikeGroup, ...]
     leaks: tuple[AlikeGroup, ...]
+    side_leaks: tuple[AlikeGroup, ...]
     compared_bits: int | None
     suspects: tuple[Suspect, ...]

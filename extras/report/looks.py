@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -20,7 +19,6 @@ from packtrain._codec.pillow import pixel_limit, set_pixel_limit, whole_images_o
 from packtrain._codec.pixels import array_from_image
 from packtrain._core.errors import PacktrainError
 from packtrain._core.files import MiB
-from packtrain._core.manifest import Count
 from packtrain._core.schema import IMAGE
 from packtrain._packer.sandbox import Died, Limits, Send, run_sandboxed
 from packtrain._readers.dataset.store import RecordStore
@@ -45,6 +43,7 @@ Its `digest` is the first 128 bits of the record's SHA-256, `contrast` the stand
 `mean` and `square` are the means of each channel and of its squares, in [0, 1], of the image at full size.
 """
 Looks = npt.NDArray[np.void]
+Numbers = npt.NDArray[np.int64]
 _MEMORY: Final = 4096 * MiB
 _SECONDS: Final = 60
 _REPORT_RECORDS: Final = 64
@@ -59,26 +58,26 @@ _ROWS_AT_ONCE: Final = 256
 
 @dataclass(frozen=True)
 class Range:
-    """A task: look at the records of some places.
+    """A task: look at some records.
 
     Attributes:
         part: Number of the dataset.
-        folder: Folder of the dataset.
-        start: The first place.
-        stop: The place after the last one.
-        every: One row in this many is measured at full size.
+        store: The records of the dataset, or of a segment.
+        rows: Rows there, int64 [records], in the order in which their records lie.
+        numbers: Their places among the rows that are looked at, int64 [records].
+        every: One place in this many is measured at full size.
         pixel_limit: Pillow's ``Image.MAX_IMAGE_PIXELS`` in the process that asks.
     """
 
     part: int
-    folder: Path
-    start: int
-    stop: int
+    store: RecordStore
+    rows: Numbers
+    numbers: Numbers
     every: int
     pixel_limit: int | None = field(default_factory=pixel_limit)
 
     def __str__(self) -> str:
-        return f"looking at the records {self.start} to {self.stop - 1} of {self.folder}"
+        return f"looking at {len(self.rows)} records of {self.store.name}"
 
 
 @dataclass(frozen=True)
@@ -87,14 +86,14 @@ class Seen:
 
     Attributes:
         part: Number of the dataset.
-        rows: Its rows, int64 [records].
+        numbers: The places of its rows among those that are looked at, int64 [records].
         looks: A `LOOK` for each of them; zeros for those without an image.
         missing: Which of them have no image, bool [records].
-        problems: Why a row could not be looked at.
+        problems: Why a row could not be looked at, by its place.
     """
 
     part: int
-    rows: npt.NDArray[np.int64]
+    numbers: Numbers
     looks: Looks
     missing: npt.NDArray[np.bool_]
     problems: dict[int, str]
@@ -104,7 +103,6 @@ class Seen:
 class _Message:
     """What the process says of one record: its look in base64, or why there is none; neither if it is missing."""
 
-    row: Count
     look: str | None
     problem: str | None
 
@@ -112,17 +110,18 @@ class _Message:
 def look_at(task: Range, report: Callable[[int], None]) -> Seen:
     """Look at a range of records; reports how many more are done."""
     set_pixel_limit(task.pixel_limit)
-    with RecordStore(task.folder) as store:
-        rows = store.rows_at(np.arange(task.start, task.stop))
+    rows, numbers = task.rows, task.numbers
+    with task.store as store:
         looks, missing = np.zeros(len(rows), LOOK), np.zeros(len(rows), bool)
         problems: dict[int, str] = {}
+        measured = numbers % task.every == 0
         done = deaths = 0
         limits = Limits(_MEMORY, _SECONDS + len(rows))
         while done < len(rows):
             try:
-                for message in run_sandboxed(partial(_work, store, rows[done:], task.every), _Message, limits):
+                for message in run_sandboxed(partial(_work, store, rows[done:], measured[done:]), _Message, limits):
                     if message.problem is not None:
-                        problems[int(rows[done])] = message.problem
+                        problems[int(numbers[done])] = message.problem
                     elif message.look is None:
                         missing[done] = True
                     else:
@@ -134,29 +133,29 @@ def look_at(task: Range, report: Callable[[int], None]) -> Seen:
             except Died as death:
                 deaths += 1
                 if done < len(rows):
-                    problems[int(rows[done])] = f"the process that decoded it {death}"
+                    problems[int(numbers[done])] = f"the process that decoded it {death}"
                 done += 1
             if deaths == _MOST_DEATHS:
                 rest = f"not looked at, because {deaths} records near it ended the process that decoded them"
-                problems |= dict.fromkeys(rows[done:].tolist(), rest)
+                problems |= dict.fromkeys(numbers[done:].tolist(), rest)
                 break
     report(len(rows) - done // _REPORT_RECORDS * _REPORT_RECORDS)
     looks["contrast"] = looks["grey"].std(axis=(1, 2))
-    return Seen(task.part, rows, looks, missing, problems)
+    return Seen(task.part, numbers, looks, missing, problems)
 
 
-def _work(store: RecordStore, rows: npt.NDArray[np.int64], every: int, send: Send) -> None:
-    """Runs in a process of its own: sends a `_Message` for each row."""
-    records, stored = store.field(IMAGE), store.schema[IMAGE].store
+def _work(store: RecordStore, rows: Numbers, measured: npt.NDArray[np.bool_], send: Send) -> None:
+    """Runs in a process of its own: sends a `_Message` for each row, of which some are `measured`."""
+    records, stored = store.records(IMAGE), store.schema[IMAGE].store
     assert stored is not None, "an image is stored somehow"
     decode = RecordDecoder(stored, decoder())
     with whole_images_only():
-        for row in rows.tolist():
+        for row, whole in zip(rows.tolist(), measured.tolist(), strict=True):
             look = problem = None
             try:
                 encoded = records.image(row)
                 if encoded is not None:
-                    seen = _look(decode, encoded, measured=row % every == 0)
+                    seen = _look(decode, encoded, measured=whole)
                     look = base64.b64encode(seen.tobytes()).decode()
             except PacktrainError as error:
                 problem = str(error)
@@ -164,7 +163,7 @@ def _work(store: RecordStore, rows: npt.NDArray[np.int64], every: int, send: Sen
                 raise
             except Exception as error:
                 problem = str(records.undecodable(row, error))
-            send({"row": row, "look": look, "problem": problem})
+            send({"look": look, "problem": problem})
 
 
 def _look(decode: RecordDecoder, encoded: EncodedImage, *, measured: bool) -> Looks:

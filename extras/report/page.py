@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,6 +61,7 @@ def page_of(report: DatasetReport, charts: Iterable[str] = ()) -> str:
     sections = [
         _facts(report),
         *_labels(report),
+        *_sides(report),
         *_sizes(report),
         *_colours(report),
         *_rejects(report),
@@ -82,7 +83,7 @@ def _facts(report: DatasetReport) -> str:
     manifest, suspects = report.summary.manifest, len(report.suspects)
     copies = sum(len(group.places) - 1 for group in report.exact)
     facts = {
-        "images": f"{manifest.records:,}",
+        "images": f"{report.summary.rows:,}",
         "classes": "-" if manifest.classes is None else f"{len(manifest.classes):,}",
         "bytes": size(manifest.bytes),
         "shards": f"{len(manifest.shards):,} ({manifest.format})",
@@ -94,8 +95,13 @@ def _facts(report: DatasetReport) -> str:
     }
     if report.against is not None:
         facts[f"groups also in {Path(report.against).name}"] = f"{len(report.leaks):,}"
+    if report.summary.sides:
+        facts["groups on several sides"] = f"{len(report.side_leaks):,}"
+    if report.summary.version is not None:
+        facts["version"] = f"{report.summary.version:,}"
+    chosen = "" if report.where is None else f" Only rows with {text(report.where)} were looked at."
     tiles = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in facts.items())
-    return f"<dl>{tiles}</dl><p>Written by {text(manifest.written_by)}.</p>"
+    return f"<dl>{tiles}</dl><p>Written by {text(manifest.written_by)}.{chosen}</p>"
 
 
 def _section(title: str, *content: str) -> str:
@@ -103,20 +109,39 @@ def _section(title: str, *content: str) -> str:
 
 
 def _labels(report: DatasetReport) -> Iterator[str]:
-    counts, classes = report.summary.label_counts, report.summary.manifest.classes
+    counts = report.summary.label_counts
     if not counts:
         return
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    shown = ordered if len(ordered) <= _LABELS else ordered[: _LABELS // 2] + ordered[-_LABELS // 2 :]
-
-    def name(label: int) -> str:
-        return classes[label] if classes and 0 <= label < len(classes) else str(label)
-
+    ordered, shown = _shown_labels(counts)
     note = f"{len(counts):,} labels, with {ordered[-1][1]:,} to {ordered[0][1]:,} images each."
     if len(shown) < len(ordered):
         note += f" The {_LABELS // 2} with the most and the {_LABELS // 2} with the fewest are shown."
-    rows = [Bar(name(label), count, f"{count:,}") for label, count in shown]
+    rows = [Bar(_label(report, label), count, f"{count:,}") for label, count in shown]
     yield _section("Labels", f"<p>{note}</p>", bars("Images by label", rows))
+
+
+def _shown_labels(counts: dict[int, int]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """All labels with their counts, the most frequent first, and those that have room on the page."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return ordered, ordered if len(ordered) <= _LABELS else ordered[: _LABELS // 2] + ordered[-_LABELS // 2 :]
+
+
+def _label(report: DatasetReport, label: int) -> str:
+    classes = report.summary.manifest.classes
+    return classes[label] if classes and 0 <= label < len(classes) else str(label)
+
+
+def _sides(report: DatasetReport) -> Iterator[str]:
+    summary = report.summary
+    if not summary.sides:
+        return
+    rows = [("all", *(f"{side.rows:,}" for side in summary.sides.values()))]
+    for label, _ in _shown_labels(summary.label_counts or {})[1]:
+        counts = [(side.label_counts or {}).get(label, 0) for side in summary.sides.values()]
+        rows.append((_label(report, label), *(f"{count:,}" for count in counts)))
+    left = summary.on_no_side
+    note = f"<p>{left:,} images are on no side: packtrain split puts them on one.</p>" if left else ""
+    yield _section("Sides", note, _table(("label", *summary.sides), rows))
 
 
 def _sizes(report: DatasetReport) -> Iterator[str]:
@@ -155,7 +180,7 @@ def _rejects(report: DatasetReport) -> Iterator[str]:
 
 def _shown(report: DatasetReport) -> tuple[Sequence[Sequence[AlikeGroup]], dict[str, Sequence[Suspect]]]:
     """The groups and suspects that have room on the page."""
-    groups = [found[:_GROUPS] for found in (report.leaks, report.exact, report.near)]
+    groups = [found[:_GROUPS] for found in (report.leaks, report.side_leaks, report.exact, report.near)]
     kinds = {kind: [each for each in report.suspects if each.kind == kind][:_SUSPECTS] for kind in SUSPICIONS}
     return groups, {kind: found for kind, found in kinds.items() if found}
 
@@ -169,7 +194,7 @@ def _places(report: DatasetReport) -> Iterator[Place]:
 
 
 def _alike(report: DatasetReport, pictures: Pictures) -> Iterator[str]:
-    (leaks, exact, near), _ = _shown(report)
+    (leaks, side_leaks, exact, near), _ = _shown(report)
     note = (
         "So many images look alike that they were not all compared."
         if report.compared_bits is None
@@ -179,6 +204,9 @@ def _alike(report: DatasetReport, pictures: Pictures) -> Iterator[str]:
         ("Exact copies", exact, len(report.exact), "No two images have the same bytes.", ""),
         ("Images that look alike", near, len(report.near), f"None was found. {note}", note),
     ]
+    if report.summary.sides:
+        none = f"No image of one side was found on another. {note}"
+        parts.insert(0, ("On several sides", side_leaks, len(report.side_leaks), none, note))
     if report.against is not None:
         none = f"No image of {report.against} was found here. {note}"
         parts.insert(0, (f"Also in {report.against}", leaks, len(report.leaks), none, note))
@@ -189,7 +217,10 @@ def _alike(report: DatasetReport, pictures: Pictures) -> Iterator[str]:
 
 
 def _group(group: AlikeGroup, pictures: Pictures) -> str:
-    cards = "".join(_card(place, pictures, place.dataset) for place in group.places[:_PLACES])
+    shown = (
+        (place, place.dataset if place.side is None else f"{place.dataset}: {place.side}") for place in group.places
+    )
+    cards = "".join(_card(place, pictures, what) for place, what in islice(shown, _PLACES))
     more = _more(len(group.places) - _PLACES, "images of this group")
     return f'<div class="cards"><b>{"the same bytes" if group.exact else "alike"}</b>{cards}</div>{more}'
 

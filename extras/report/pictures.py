@@ -7,17 +7,19 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from packtrain._codec.pillow import has_pillow
 from packtrain._core.files import MiB
 from packtrain._core.typed import Form
 from packtrain._packer.sandbox import Died, Limits, Send, run_sandboxed
 from packtrain._readers.dataset.pictures import Look, stored_picture
-from packtrain._readers.dataset.store import RecordStore
+from packtrain._readers.dataset.stored_rows import StoredRows
 
 from .figures import Place
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _LOOK: Final = Look(side=96, masks=False)
 _QUALITY: Final = 75
@@ -36,11 +38,11 @@ def pictures_of(places: Sequence[Place]) -> dict[Place, str]:
     found: dict[Place, str] = {}
     if not has_pillow():
         return found
-    stores = {name: RecordStore(Path(name)) for name in dict.fromkeys(place.dataset for place in places)}
+    rows = {name: StoredRows.open(name) for name in dict.fromkeys(place.dataset for place in places)}
     begun = 0
     while begun < len(places):
         try:
-            for message in run_sandboxed(partial(_work, stores, places[begun:]), _Message, _LIMITS):
+            for message in run_sandboxed(partial(_work, rows, places[begun:]), _Message, _LIMITS):
                 if message.jpeg:
                     found[places[begun]] = message.jpeg
                 begun += 1
@@ -50,10 +52,18 @@ def pictures_of(places: Sequence[Place]) -> dict[Place, str]:
     return found
 
 
-def _work(stores: dict[str, RecordStore], places: Sequence[Place], send: Send) -> None:
+def _work(rows: dict[str, StoredRows], places: Sequence[Place], send: Send) -> None:
     """Runs in a process of its own: sends a `_Message` for each place."""
     for place in places:
         file = io.BytesIO()
-        if (image := stored_picture(stores[place.dataset], place.row, _LOOK).image) is not None:
+        if (image := _picture(rows[place.dataset], place)) is not None:
             image.save(file, "JPEG", quality=_QUALITY)
         send({"jpeg": base64.b64encode(file.getvalue()).decode()})
+
+
+def _picture(rows: StoredRows, place: Place) -> Image | None:
+    """The picture of a row; None if a later version has another one there, or it cannot be decoded."""
+    if place.row >= len(rows):
+        return None
+    store, row = rows.locate(place.row)
+    return stored_picture(store, row, _LOOK).image if store.filename(row) == place.path else None

@@ -31,18 +31,6 @@ ROWS_AT_ONCE: Final = 1 << 20
 _PAGE: Final = "docs/querying.md says what an expression may hold"
 
 
-def matching_rows(store: Store, expression: str) -> Rows:
-    """The rows of a dataset that a filter takes, int64 [any], ascending.
-
-    Raises:
-        UsageError: The expression cannot be read, or is no condition.
-        MissingDependency: polars is not installed.
-        CorruptFile: The index is damaged.
-    """
-    query = Query(store, expression)
-    return np.concatenate([rows[query.matches(rows, rows)] for rows in pieces(len(store))])
-
-
 def pieces(rows: int) -> Iterator[Rows]:
     """The numbers of so many rows, some at a time; at least one array."""
     for start in range(0, max(rows, 1), ROWS_AT_ONCE):

@@ -175,12 +175,13 @@ class DatasetShards(Shards):
         folder: The dataset's folder.
         manifest: Its manifest.
         io: ``"mmap"``, ``"pread"`` or ``"auto"``, see `RecordStore`.
+        unread: True if none is read: then they may lie in an object store.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, io: str) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, io: str, *, unread: bool = False) -> None:
         self._folder = folder
         self._manifest = manifest
-        if remote_base(folder, manifest) is not None:
+        if not unread and remote_base(folder, manifest) is not None:
             raise UsageError(
                 f"{folder} has its shards in {manifest.base}: name a folder for their local cache, and the cache's "
                 f'maximum size: open_dataset("{folder}", stage="/nvme", budget="200GiB"); or make a copy: `packtrain '

@@ -268,6 +268,7 @@ class RecordStore(Store):
         copied: True if `path` is a copy of a dataset that was opened in an object store.
         handover: What is known already of the records of this dataset.
         manifest: The manifest, if it is known; a store with one does not pickle.
+        index_only: True if no record is read: then the shards may lie in an object store. Such a store does not pickle.
 
     Raises:
         NotADataset: `path` has no manifest.
@@ -287,6 +288,7 @@ class RecordStore(Store):
         copied: bool = False,
         handover: Handover | None = None,
         manifest: Manifest | None = None,
+        index_only: bool = False,
     ) -> None:
         choice("io", io, IO)
         self.path = local_path(path)
@@ -307,7 +309,7 @@ class RecordStore(Store):
         self.remote = copied or chunks is not None
         self.compares_again = check is True and chunks is None
         self._shards: Final[Shards] = (
-            DatasetShards(self.path, self.manifest, io)
+            DatasetShards(self.path, self.manifest, io, unread=index_only)
             if chunks is None
             else ChunkedShards(chunks, self.path, self.manifest, io)
         )

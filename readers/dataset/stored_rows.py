@@ -7,9 +7,10 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from packtrain._core.paths import local_path
 from packtrain._core.schema import Schema
@@ -35,15 +36,18 @@ class StoredRows:
     Args:
         name: Name of the dataset in messages.
         parts: Where they lie, in this order.
+        version: The version of a dataset that was changed, whose rows these are; else None.
 
     Attributes:
         name: The same.
+        version: The same.
         stores: The records of each part.
         schema: What samples hold; that of the first part.
     """
 
-    def __init__(self, name: str, parts: Sequence[StoredPart]) -> None:
+    def __init__(self, name: str, parts: Sequence[StoredPart], version: Version | None = None) -> None:
         self.name: Final = name
+        self.version: Final = version
         self._parts: Final = tuple(parts)
         self.stores: Final = tuple(part.store for part in parts)
         self.schema: Final[Schema] = self.stores[0].schema
@@ -51,8 +55,8 @@ class StoredRows:
         self._starts: Final = [0, *accumulate(lengths)]
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], io: str = "auto") -> Self:
-        """Opens a dataset; of one that was changed, its newest version.
+    def open(cls, path: str | os.PathLike[str], io: str = "auto", *, index_only: bool = False) -> Self:
+        """Opens a dataset; of one that was changed, its newest version. With `index_only`, see `RecordStore`.
 
         Raises:
             DatasetError: It is not a sound dataset.
@@ -60,20 +64,22 @@ class StoredRows:
         folder = local_path(path)
         if has_versions(folder):
             return cls.of_version(folder, load_version(folder), io)
-        return cls(os.fspath(folder), [StoredPart(RecordStore(folder, io=io))])
+        return cls(os.fspath(folder), [StoredPart(RecordStore(folder, io=io, index_only=index_only))])
 
     @classmethod
     def of_version(cls, folder: Path, version: Version, io: str = "auto") -> Self:
         """Opens a version, whose documents need not be written yet if nothing was changed; raises as `open`."""
         if not has_versions(folder):
             return cls.open(folder, io)
-        return cls.of_segments(folder, version.segments, segment_stores(folder, version, io, check=True))
+        return cls.of_segments(folder, version.segments, segment_stores(folder, version, io, check=True), version)
 
     @classmethod
-    def of_segments(cls, folder: Path, segments: Sequence[Segment], stores: Sequence[RecordStore]) -> Self:
+    def of_segments(
+        cls, folder: Path, segments: Sequence[Segment], stores: Sequence[RecordStore], version: Version | None = None
+    ) -> Self:
         """The rows that a version has of some segments, whose records are in these stores; raises as `open`."""
         kept = (None if each.dropped is None else KeptRows(folder, each) for each in segments)
-        return cls(os.fspath(folder), [StoredPart(*each) for each in zip(stores, kept, strict=True)])
+        return cls(os.fspath(folder), [StoredPart(*each) for each in zip(stores, kept, strict=True)], version)
 
     def __enter__(self) -> Self:
         return self
@@ -104,6 +110,11 @@ class StoredRows:
             if first < stop:
                 inner = rows[first:stop] - start
                 yield store, inner if kept is None else kept[inner], rows[first:stop]
+
+    def column(self, name: str, rows: Rows, field: str | None = None) -> npt.NDArray[Any]:
+        """Entries of a column for some rows, int64 [n], ascending; see `Store.column`."""
+        found = [store.column(name, inner, field) for store, inner, _ in self.located(rows)]
+        return np.concatenate(found) if found else self.stores[0].column(name, rows, field)
 
     def where(self, expression: str) -> Rows:
         """The rows that a filter takes, int64 [n], ascending; raises what `ImageDataset.where` raises."""

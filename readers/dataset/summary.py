@@ -15,17 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from packtrain._core.errors import DatasetError
-from packtrain._core.index import Columns, Index
+from packtrain._core.index import Columns
 from packtrain._core.manifest import Manifest
 from packtrain._core.schema import Field
-from packtrain._core.versions import has_versions, load_version
+from packtrain._core.versions import SPLIT
 from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.remote.urls import Url, place_of
 from packtrain._storage.staging.without_shards import fetch_without_shards
 
-from .query import matching_rows
+from .query import Rows
 from .records import FieldColumns
-from .store import RecordStore
 from .stored_rows import StoredRows
 
 
@@ -66,6 +65,19 @@ class FieldSummary:
 
 
 @dataclass(frozen=True)
+class SideSummary:
+    """Summary of a side of a dataset that was split.
+
+    Attributes:
+        rows: Number of rows on it.
+        label_counts: Number of these rows by label, as in `Summary`.
+    """
+
+    rows: int
+    label_counts: dict[int, int] | None
+
+
+@dataclass(frozen=True)
 class Summary:
     """Summary of a dataset.
 
@@ -78,6 +90,8 @@ class Summary:
         rows: Number of rows that labels and fields are of: all, or those that were chosen.
         version: Number of the newest version of a dataset that was changed; None if it never was.
         segments: Number of its segments.
+        sides: What is on each side that has rows, by its name, if the dataset was split. Rows that were appended since
+            are on none.
     """
 
     dataset: Path | Url
@@ -88,6 +102,12 @@ class Summary:
     rows: int
     version: int | None = None
     segments: int = 1
+    sides: dict[str, SideSummary] = dataclass_field(default_factory=dict)
+
+    @property
+    def on_no_side(self) -> int:
+        """Number of rows that are on no side, of a dataset that was split; else 0."""
+        return self.rows - sum(side.rows for side in self.sides.values()) if self.sides else 0
 
 
 def summarise(path: str | os.PathLike[str], where: str | None = None) -> Summary:
@@ -95,7 +115,7 @@ def summarise(path: str | os.PathLike[str], where: str | None = None) -> Summary
 
     Args:
         path: The dataset.
-        where: Which rows to summarise, see `matching_rows`; None for all.
+        where: Which rows to summarise, as `ImageDataset.where` takes it; None for all.
 
     Raises:
         UsageError: `where` cannot be read.
@@ -115,61 +135,65 @@ def summarise(path: str | os.PathLike[str], where: str | None = None) -> Summary
 
 
 def _summarise(folder: Path, where: str | None) -> Summary:
-    if has_versions(folder):
-        return _summarise_version(folder, where)
-    manifest = Manifest.load(folder)
-    index = Index.of(folder, manifest)
-    index.check_all()
-    rows = slice(None) if where is None else matching_rows(RecordStore(folder), where)
-    return Summary(
-        dataset=folder,
-        manifest=manifest,
-        index_bytes=_index_bytes(manifest),
-        label_counts=_counts(index["label"][rows]) if str(manifest.labels) == "int" else None,
-        fields={
-            field.name: _summarise_field(field, [(index.field(field.name), rows)]) for field in manifest.schema.fields
-        },
-        rows=manifest.records if isinstance(rows, slice) else len(rows),
-    )
+    stored = StoredRows.open(folder, index_only=True)
+    return summary_of(stored, np.arange(len(stored)) if where is None else stored.where(where))
 
 
-def _summarise_version(folder: Path, where: str | None) -> Summary:
-    """Summarise the newest version of a dataset that was changed; its manifest is put together of the segments'."""
-    version = load_version(folder)
-    stored = StoredRows.of_version(folder, version)
-    chosen = np.arange(len(stored)) if where is None else stored.where(where)
+def summary_of(stored: StoredRows, chosen: Rows) -> Summary:
+    """Summarises some rows of a dataset, int64 [n], ascending; raises as `summarise`.
+
+    The manifest of a version is put together of those of its segments.
+    """
     found = {store: rows for store, rows, _ in stored.located(chosen)}
     stores, kept = stored.stores, [found.get(store, np.empty(0, np.int64)) for store in stored.stores]
-    manifests = [store.manifest for store in stores]
-    first = manifests[0]
-    together = replace(
-        first,
-        fields=version.fields,
-        labels=version.labels,
-        classes=version.classes,
-        records=version.records,
-        lines=sum(each.lines for each in manifests),
-        rejects=sum(each.rejects for each in manifests),
-        duplicates=sum(each.duplicates for each in manifests),
-        shards=tuple(shard for each in manifests for shard in each.shards),
-    )
-    counted = str(version.labels) == "int"
-    labels = [store.all_labels()[rows] for store, rows in zip(stores, kept, strict=True) if counted]
+    manifests, version = [store.manifest for store in stores], stored.version
+    together = manifests[0]
+    if version is not None:
+        together = replace(
+            together,
+            fields=version.fields,
+            labels=version.labels,
+            classes=version.classes,
+            records=version.records,
+            lines=sum(each.lines for each in manifests),
+            rejects=sum(each.rejects for each in manifests),
+            duplicates=sum(each.duplicates for each in manifests),
+            shards=tuple(shard for each in manifests for shard in each.shards),
+        )
+    for store in stores:
+        store.index.check_all()
+    labels = None
+    if str(together.labels) == "int":
+        labels = np.concatenate([store.all_labels()[rows] for store, rows in zip(stores, kept, strict=True)])
     return Summary(
-        dataset=folder,
+        dataset=Path(stored.name),
         manifest=together,
         index_bytes=sum(map(_index_bytes, manifests)),
-        label_counts=_counts(np.concatenate(labels)) if counted else None,
+        label_counts=None if labels is None else _counts(labels),
         fields={
             field.name: _summarise_field(
                 field, [(store.field(field.name).columns, rows) for store, rows in zip(stores, kept, strict=True)]
             )
-            for field in version.schema.fields
+            for field in together.schema.fields
         },
-        rows=sum(map(len, kept)),
-        version=version.number,
-        segments=len(version.segments),
+        rows=len(chosen),
+        version=None if version is None else version.number,
+        segments=len(stores),
+        sides=_sides(stored, chosen, labels),
     )
+
+
+def _sides(stored: StoredRows, chosen: Rows, labels: npt.NDArray[Any] | None) -> dict[str, SideSummary]:
+    names = stored.stores[0].side_names
+    if not names:
+        return {}
+    sides = stored.column(SPLIT, chosen)
+    on_each = {name: sides == number for number, name in enumerate(names)}
+    return {
+        name: SideSummary(int(np.count_nonzero(there)), None if labels is None else _counts(labels[there]))
+        for name, there in on_each.items()
+        if there.any()
+    }
 
 
 def _index_bytes(manifest: Manifest) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from helpers.support import image_set, packed
 
-from packtrain import Loader, dataset_report, open_dataset
+from packtrain import Loader, append, dataset_report, drop_rows, open_dataset, split
 from packtrain.transforms import CenterCrop
 
 from .conftest import Run, on_terminal
@@ -33,6 +33,35 @@ def test_the_json_is_the_librarys(run: Run, dataset: Path) -> None:
     found, report = run("report", dataset, "--json", "--workers", 1).json, dataset_report(dataset)
     assert found["long_sides"]["counts"] == list(report.long_sides.counts if report.long_sides else ())
     assert found.keys() == {*report.__dataclass_fields__}
+
+
+def test_a_changed_dataset_that_was_split_says_what_is_on_its_sides(run: Run, tmp_path: Path) -> None:
+    out = packed(image_set(tmp_path / "first", 6), tmp_path / "out", "tar")
+    # The same files under other names: each pair that is cut is a leak.
+    (tmp_path / "first").rename(tmp_path / "second")
+    listing = tmp_path / "second" / "train.txt"
+    for image in sorted(listing.parent.glob("*.jpg")):
+        image.rename(image.with_name(f"copy of {image.name}"))
+    listing.write_text("".join(f"copy of {line}\n" for line in listing.read_text().splitlines()))
+    append(out, listing)
+    drop_rows(out, [0])
+    split(out, val="50%")
+    val = {open_dataset(out, split="val").filename(row) for row in range(len(open_dataset(out, split="val")))}
+    cut = sum((f"image {n}.jpg" in val) != (f"copy of image {n}.jpg" in val) for n in range(1, 6))
+    assert cut
+    page = tmp_path / "report.html"
+    lines = run("report", out, "--out", page, "--workers", 1).out.splitlines()
+    assert lines[:3] == [
+        f"{out}: 11 images",
+        f"  train {11 - len(val)}, val {len(val)}",
+        f"  {cut} groups on several sides",
+    ]
+    assert all(text in page.read_text() for text in (">Sides</h2>", ">On several sides</h2>", f"{out}: val<"))
+    found = run("info", out, "--json").json["sides"]
+    assert {name: side["rows"] for name, side in found.items()} == {"train": 11 - len(val), "val": len(val)}
+    assert f"\nsplit        train {11 - len(val)}, val {len(val)}\n" in run("info", out).out
+    append(out, image_set(tmp_path / "third", 1))
+    assert f"val {len(val)}; 1 on no side: run `packtrain split` again\n" in run("info", out).out
 
 
 def test_the_figures_of_a_loader_are_charted(run: Run, dataset: Path, tmp_path: Path) -> None:

@@ -10,7 +10,20 @@ import numpy as np
 import pytest
 from helpers.support import encoded, flip, held, packed, picture, require_module, tree
 
-from packtrain import FieldColumn, Loader, add_field, append, compact, drop_rows, open_dataset, purge, split, verify
+from packtrain import (
+    FieldColumn,
+    Loader,
+    PackOptions,
+    add_field,
+    append,
+    compact,
+    drop_rows,
+    open_dataset,
+    pack,
+    purge,
+    split,
+    verify,
+)
 from packtrain._core.versions import NO_SIDE, Split
 from packtrain._readers.dataset.stored_rows import StoredRows
 from packtrain._readers.dataset.summary import summarise
@@ -88,7 +101,7 @@ def test_rows_are_on_the_sides_that_are_specified(out: Path, tmp_path: Path) -> 
     assert sides(out, report.version) == found
 
 
-def test_a_side_is_opened(out: Path) -> None:
+def test_a_side_is_opened(out: Path, tmp_path: Path) -> None:
     split(out, folds=3)
     there = sides(out)
     for names in ("fold-0", ["fold-1", "fold-2"]):
@@ -99,6 +112,9 @@ def test_a_side_is_opened(out: Path) -> None:
     stored = StoredRows.open(out)
     assert len(stored.where("split <> 'fold-0'")) == len(stored) - there.count("fold-0")
     assert summarise(out, "split = 'fold-0'").rows == there.count("fold-0")
+    alone = tmp_path / "alone"
+    assert pack(out, alone, PackOptions(where="split = 'fold-0'")).records == there.count("fold-0")
+    assert held(open_dataset(alone)) == held(open_dataset(out, split="fold-0"))
 
 
 def test_what_is_joined_or_staged_is_on_its_sides(out: Path, tmp_path: Path, memory_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import signal
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.datasets import NO_IMAGE, make_dataset
-from helpers.support import FORMATS, encoded, flip, packed, picture
+from helpers.support import FORMATS, encoded, flip, packed, picture, require_module
 from PIL import Image
 
-from packtrain import StoreOptions, dataset_report, open_dataset
+from packtrain import StoreOptions, append, dataset_report, drop_rows, open_dataset, split
+from packtrain._core.versions import version_numbers
 from packtrain._extras.report import looks
 from packtrain.errors import UsageError
 from packtrain.reports import DatasetReport, ReportProgress
@@ -66,13 +69,40 @@ NEAR = {
 }
 
 
-def dataset_of(folder: Path, images: dict[str, bytes], format: str = "tar", **options: Any) -> Path:
+def list_of(folder: Path, images: dict[str, bytes]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in images.items():
         (folder / name).write_bytes(data)
     listing = folder / "train.txt"
     listing.write_text("".join(f"{name} {number % 2}\n" for number, name in enumerate(images)))
-    return packed(listing, folder / "packed", format, **options)
+    return listing
+
+
+def dataset_of(folder: Path, images: dict[str, bytes], format: str = "tar", **options: Any) -> Path:
+    return packed(list_of(folder, images), folder / "packed", format, **options)
+
+
+def changed_of(folder: Path, images: dict[str, bytes]) -> Path:
+    """The same images in the same order, in three segments; what each had besides was dropped."""
+    names = list(images)
+    pieces = [names[:5], names[5:7], names[7:]]
+    more = {f"no {number}.jpg": encoded(scene(60)) for number in range(3)}
+    lists = [
+        list_of(folder / str(number), {name: more.get(name, images.get(name, b"")) for name in (extra, *piece)})
+        for number, (extra, piece) in enumerate(zip(more, pieces, strict=True))
+    ]
+    out = packed(lists[0], folder / "packed", "tar")
+    for listing in lists[1:]:
+        append(out, listing)
+    drop_rows(
+        out,
+        [
+            number
+            for number, name in enumerate(open_dataset(out).filename(r) for r in range(len(names) + 3))
+            if name in more
+        ],
+    )
+    return out
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +148,74 @@ def test_a_leak_is_any_group_that_reaches_into_the_other_dataset(dataset: Path, 
     assert {place.dataset for group in report.leaks for place in group.places} == {str(dataset), str(other)}
     # Those of the other dataset alone are nothing that this report is about.
     assert replace(report, leaks=(), against=None) == dataset_report(dataset)
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return changed_of(tmp_path_factory.mktemp("changed"), IMAGES)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_changed_dataset_is_what_the_same_rows_are(dataset: Path, changed: Path, num_workers: int) -> None:
+    plain, report = dataset_report(dataset), dataset_report(changed, num_workers=num_workers)
+    same = {
+        name: getattr(plain, name)
+        for name in ("long_sides", "aspect_ratios", "record_bytes", "channels", "compared_bits", "leaks", "side_leaks")
+    }
+    assert {name: getattr(report, name) for name in same} == same
+    found = open_dataset(changed)
+    for each, other in ((report.exact, plain.exact), (report.near, plain.near)):
+        assert names(each) == names(other)
+        assert all(found.filename(place.row) == place.path for group in each for place in group.places)
+    assert [(each.kind, each.place.row, each.what) for each in report.suspects] == [
+        (each.kind, each.place.row, each.what) for each in plain.suspects
+    ]
+    assert (report.summary.rows, report.summary.version, report.summary.segments) == (len(IMAGES), 4, 3)
+
+
+def test_a_changed_dataset_leaks_into_another_one(dataset: Path, changed: Path) -> None:
+    report = dataset_report(dataset, against=changed)
+    assert len(report.leaks) == len(IMAGES) - 5 - 2 + 2
+    assert {place.dataset for group in report.leaks for place in group.places} == {str(dataset), str(changed)}
+
+
+def test_copies_on_two_sides_are_leaks(changed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(changed, out)
+    report = split(out, val="40%", stratified=False)
+    append(out, list_of(tmp_path / "later", {"later a5.jpg": IMAGES["a5.jpg"], "later a0.jpg": IMAGES["a0.jpg"]}))
+    sides = {side: {row[0] for row in rows_on(out, side)} for side in report.sides}
+    found = dataset_report(out)
+    every = names(found.exact) | names(found.near)
+    apart = {group for group in every if all(group & there for there in sides.values())}
+    assert 0 < len(apart) < len(every), "the split has to cut some groups, and not others"
+    assert names(found.side_leaks) == apart
+    for group in found.side_leaks:
+        for place in group.places:
+            assert place.side == next((side for side, there in sides.items() if place.path in there), None)
+    counts = {side: Counter(label for _, label in rows_on(out, side)) for side in sides}
+    assert {side: each.label_counts for side, each in found.summary.sides.items()} == counts
+    assert {side: each.rows for side, each in found.summary.sides.items()} == report.sides
+    assert found.summary.on_no_side == 2
+
+
+def rows_on(out: Path, side: str) -> list[tuple[str, Any]]:
+    """Path and label of the rows on a side of the version before the last one."""
+    rows = open_dataset(out, version=version_numbers(out)[-2], split=side)
+    return [(rows.filename(row), rows.label(row)) for row in range(len(rows))]
+
+
+def test_only_rows_that_a_condition_takes_are_looked_at(changed: Path) -> None:
+    require_module("polars")
+    where = "label = 0"
+    found, report = open_dataset(changed), dataset_report(changed, where=where)
+    taken = {found.filename(row) for row in range(len(found)) if found.label(row) == 0}
+    assert suspects(report) == {(kind, name) for kind, name in SUSPECTS if name in taken}
+    assert all(found.filename(suspect.place.row) == suspect.place.path for suspect in report.suspects)
+    assert names(report.near) == {group for group in NEAR if group <= taken}
+    assert (report.where, report.summary.rows) == (where, len(taken))
+    with pytest.raises(UsageError, match=r"no row of .* is like this"):
+        dataset_report(changed, where="label = 7")
 
 
 def test_the_number_of_workers_changes_nothing(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
