@@ -56,6 +56,20 @@ class ByPart(NamedTuple):
     rows: npt.NDArray[np.int64]
 
 
+class Chunks(NamedTuple):
+    """The chunks of samples, in the order of places.
+
+    Attributes:
+        bounds: The places at which they begin, and the number of places: int64 [chunks + 1].
+        store: The store that each lies in, as a number of `Samples.stores`, int64 [chunks].
+        number: Its number among the chunks of that store, int64 [chunks].
+    """
+
+    bounds: npt.NDArray[np.int64]
+    store: npt.NDArray[np.int64]
+    number: npt.NDArray[np.int64]
+
+
 class Samples:
     """Chosen rows of parts that stand one after the other. Every `ImageDataset` is built on one of these.
 
@@ -174,19 +188,31 @@ class Samples:
         return places[rows]
 
     def chunk_bounds(self) -> npt.NDArray[np.int64]:
-        """The places at which chunks begin, and the number of places: int64 [chunks + 1].
+        """The places at which chunks begin, and the number of places: int64 [chunks + 1]; raises what `chunks` does."""
+        return self.chunks().bounds
 
-        A chunk is what a cache for a part of the dataset fetches at a time, also where the dataset is on a local disk.
+    def chunks(self) -> Chunks:
+        """What a cache for a part of the dataset fetches at a time, also where the dataset is on a local disk.
+
+        A chunk of which no row was chosen is none.
 
         Raises:
             UsageError: There are none.
             CorruptFile: The index is damaged.
         """
-        pieces = [part.chunk_bounds()[:-1] + start for part, start in zip(self._parts, self._starts, strict=False)]
-        bounds = np.concatenate([*pieces, self._starts[-1:]])
+        stores = {store: number for number, store in enumerate(self.stores)}
+        begins, store, number = ([np.empty(0, np.int64)] for _ in range(3))
+        for part, start in zip(self._parts, self._starts, strict=False):
+            chunks = part.chunks()
+            begins.append(chunks.bounds[:-1] + start)
+            store.append(np.array([stores[each] for each in part.stores])[chunks.store])
+            number.append(chunks.number)
+        found = Chunks(np.concatenate([*begins, self._starts[-1:]]), np.concatenate(store), np.concatenate(number))
         if self._rows is None:
-            return bounds
-        return np.unique(np.searchsorted(np.sort(self._inner_places()), bounds))
+            return found
+        bounds = np.searchsorted(np.sort(self._inner_places()), found.bounds)
+        chosen = np.diff(bounds) > 0
+        return Chunks(np.unique(bounds), found.store[chosen], found.number[chosen])
 
     @property
     def labels(self) -> npt.NDArray[Any]:
@@ -531,8 +557,9 @@ class PackedSamples(Samples):
         return self.store.places()[rows]
 
     @override
-    def chunk_bounds(self) -> npt.NDArray[np.int64]:
-        return self.store.chunk_bounds()
+    def chunks(self) -> Chunks:
+        bounds = self.store.chunk_bounds()
+        return Chunks(bounds, np.zeros(len(bounds) - 1, np.int64), np.arange(len(bounds) - 1))
 
     @override
     def with_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> Self:

@@ -15,8 +15,7 @@ from packtrain._core.cores import cores_per_rank
 from packtrain._core.errors import UsageError
 
 from ..dataset.growing import GrowingDataset
-from ..dataset.image_dataset import ImageDataset, instead_of, is_remote, samples_of
-from ..dataset.samples import PackedSamples
+from ..dataset.image_dataset import ImageDataset, instead_of, is_remote
 from .chunk_shuffled import ChunkShuffled
 from .order import Order, Sequential, Shuffled
 from .sampler import SamplerOrder
@@ -111,7 +110,7 @@ def order_of(dataset: Any, sampler: Any, shuffle: bool | None) -> Order:
     rows = len(dataset)
     shuffle = shuffle is not None and flag("shuffle", shuffle)
     if sampler is None:
-        if shuffle and is_remote(dataset) and isinstance(samples_of(dataset), PackedSamples):
+        if shuffle and is_remote(dataset):
             # The one that a cache can serve which does not hold everything.
             return ChunkShuffled(dataset)
         return Shuffled(rows) if shuffle else Sequential(rows)

@@ -1,8 +1,11 @@
 """Hooks for a dataset that is read through a bounded cache: they tell the cache the order, and how far the loader is.
 
 The fetching process then has every chunk there before it is needed, and keeps those that are needed soonest. That takes
-`ChunkShuffled` over a whole dataset. In any other order a part of the dataset would be fetched again and again, so that
-is refused unless the cache holds everything, and then everything is fetched in the background.
+`ChunkShuffled`. In any other order a part of the dataset would be fetched again and again, so that is refused unless
+the cache holds everything, and then everything is fetched in the background.
+
+There is one order of all chunks of the dataset. Of a concatenation, each cache has some of these, and of a subset
+some records of some, which the cache is told (`packtrain._storage.streams.order_files`).
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import cached_property
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
@@ -21,12 +25,14 @@ from typing_extensions import override
 
 from packtrain._core.errors import PacktrainError, UsageError
 from packtrain._core.sizes import size
+from packtrain._storage.streams.chunks import ChunkTable
 from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.client import RegisteredRank as Reader
+from packtrain._storage.streams.order_files import OrderChunks
 from packtrain._storage.streams.policy import Reading
 
 from ..dataset.image_dataset import caches_of, samples_of
-from ..dataset.samples import PackedSamples
+from ..dataset.samples import Chunks
 from ..dataset.store import RecordStore, Store
 from ..monitoring.stats import Meter
 from .chunk_shuffled import ChunkShuffled, Room
@@ -67,10 +73,8 @@ class ChunkCacheHooks(DatasetHooks):
         self._batch_size: Final = batch_size
         self._ranks: Final = ranks
         self._meter: Final = meter
-        samples = samples_of(dataset)
-        self._stores: Final = () if samples is None else samples.stores
-        self._whole: Final = isinstance(samples, PackedSamples)
-        """True if places of the dataset are places of its cache."""
+        self._samples: Final = samples_of(dataset)
+        self._stores: Final = () if self._samples is None else self._samples.stores
         self._fitted = False
         self._ahead = 0
         """Number of positions of the epoch that batches have been begun for."""
@@ -80,7 +84,7 @@ class ChunkCacheHooks(DatasetHooks):
         self._process = os.getpid()
         if not self._in_order:
             for cache in self._caches:
-                _require_room(cache, self._order_name, self._remedy)
+                _require_room(cache, self._order_name)
 
     def __getstate__(self) -> dict[str, Any]:
         # Another process is another reader.
@@ -88,25 +92,24 @@ class ChunkCacheHooks(DatasetHooks):
 
     @property
     def _in_order(self) -> bool:
-        """True if the order is known to the cache."""
+        """True if the order is one that the caches can be told."""
         order = self._progress.order
-        if not (self._whole and isinstance(order, ChunkShuffled)):
-            return False
-        (store,) = self._stores
-        return np.array_equal(order.chunks.bounds, store.chunk_bounds())
+        return isinstance(order, ChunkShuffled) and self._samples is not None and order.is_of(self._samples)
+
+    @cached_property
+    def _chunks(self) -> Chunks:
+        assert self._samples is not None
+        return self._samples.chunks()
+
+    def _chunks_in(self, number: int) -> OrderChunks:
+        """The chunks of the order, as the cache of a store sees them."""
+        bounds, store, chunk = self._chunks
+        return OrderChunks(bounds, np.where(store == number, chunk, -1))
 
     @property
     def _order_name(self) -> str:
         name = type(self._progress.order).__name__
-        if not self._whole:
-            return f"{name} over a part or a concatenation"
         return f"{name} of another dataset" if name == ChunkShuffled.__name__ else name
-
-    @property
-    def _remedy(self) -> str:
-        if len(self._caches) < len(self._stores) or len(self._caches) > 1:
-            return "pack all that belongs together as one dataset, for which shuffle=True is ChunkShuffled"
-        return "take the whole dataset with shuffle=True, which is ChunkShuffled(dataset)"
 
     @override
     def begin(self, dataset: Any) -> None:
@@ -158,25 +161,28 @@ class ChunkCacheHooks(DatasetHooks):
             # for, or are refused.
             self._fitted = True
             return
-        least = self._room()
+        least = [self._room(number) for number in range(len(self._stores))]
         if not self._ranks.given:
-            least = min(room for (room,) in self._ranks.gather([least]))
+            least = [min(rooms) for rooms in zip(*self._ranks.gather(least), strict=True)]
         world_size = self._ranks.now().world_size
-        if least < NO_LIMIT:
-            (store,) = self._stores
-            assert isinstance(store, RecordStore)
-            sizes = store.chunk_table.allocated
-            mean = float(sizes.mean()) if len(sizes) else 0.0
-            self._progress.reorder(order.within(Room(least, mean, len(sizes), world_size, self._batch_size)))
+        rooms = []
+        for number, room in enumerate(least):
+            if room < NO_LIMIT:
+                chunks = self._chunks_in(number)
+                sizes = _table_of(self._stores[number]).allocated[chunks.used]
+                rooms.append(Room(room, sizes, chunks.share, world_size, self._batch_size))
+        if rooms:
+            self._progress.reorder(order.within(rooms))
         self._fitted = True
 
-    def _room(self) -> int:
-        """Bytes that chunks may take which are worked on."""
-        if not self._caches:
+    def _room(self, number: int) -> int:
+        """Bytes that chunks of a store may take which are worked on."""
+        cache = self._stores[number].chunks
+        if cache is None or number not in self._chunks.store:
             return NO_LIMIT
-        (cache,) = self._caches
         state = cache.state()
-        room, needed = state["budget"] - state["overhead"], int(cache.table.allocated.sum())
+        room = state["budget"] - state["overhead"]
+        needed = int(cache.table.allocated[self._chunks_in(number).used].sum())
         # Half of what others and what is being fetched leave: the other half keeps chunks for the next epoch, and other
         # jobs may come. Ranks that know each other look before any of them begins.
         left: int = max(0, room - state["needed"] - state["headroom"])
@@ -187,15 +193,22 @@ class ChunkCacheHooks(DatasetHooks):
         if not self._in_order:
             return ProgressReporter(None, self._progress.order_keys, self._caches, self._stores, self._meter)
         assert isinstance(order, ChunkShuffled)
-        (cache,) = self._caches
         keys = self._progress.order_keys(self._progress.epoch)
         rank, world_size = world
         # Ranks are told from other jobs by the program that has started them, such as torchrun.
         name = f"process {os.getpid() if world_size == 1 else os.getppid()}"
         sizes = order.chunks.lanes, order.chunks.window
-        consumed = self._progress.consumed
-        reader = cache.register(name, Reading(rank, world_size, self._batch_size, *sizes, keys, consumed))
-        return ProgressReporter(reader, self._progress.order_keys, self._caches, self._stores, self._meter)
+        reading = Reading(rank, world_size, self._batch_size, *sizes, keys, self._progress.consumed)
+        with ExitStack() as refused:
+            readers, caches = list[Reader](), list[ChunkCache]()
+            for number in np.unique(self._chunks.store).tolist():
+                if (cache := self._stores[number].chunks) is not None:
+                    chunks = self._chunks_in(number)
+                    readers.append(cache.register(name, reading, None if chunks.is_all(cache.table.bounds) else chunks))
+                    refused.callback(readers[-1].close)
+                    caches.append(cache)
+            refused.pop_all()
+        return ProgressReporter(readers, self._progress.order_keys, caches, self._stores, self._meter)
 
     def _noted(self, jobs: Iterator[Job]) -> Iterator[Job]:
         for job in jobs:
@@ -216,7 +229,7 @@ class ProgressReporter:
     """Tells caches how far a rank is, in a thread of its own, so that the rank never waits for them.
 
     Args:
-        reader: The rank, as its cache knows it; None: all caches are to fetch everything.
+        readers: The rank, as each cache knows it; None: all caches are to fetch everything.
         keys: The keys of the order in an epoch and in the next.
         caches: The caches.
         stores: What is read from them in this process.
@@ -225,15 +238,15 @@ class ProgressReporter:
 
     def __init__(
         self,
-        reader: Reader | None,
+        readers: Sequence[Reader] | None,
         keys: Callable[[int], tuple[int, int]],
-        caches: tuple[ChunkCache, ...],
+        caches: Sequence[ChunkCache],
         stores: Sequence[Store],
         meter: Meter,
     ) -> None:
-        self._reader = reader
+        self._readers = readers or ()
         self._keys = keys
-        self._fillings = [] if reader is not None else [cache.fill() for cache in caches]
+        self._fillings = [] if readers is not None else [cache.fill() for cache in caches]
         self._caches = caches
         self._stores = stores
         self._meter = meter
@@ -268,10 +281,8 @@ class ProgressReporter:
         self._take_leave()
 
     def _take_leave(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-        for filling in self._fillings:
-            filling.close()
+        for wish in (*self._readers, *self._fillings):
+            wish.close()
 
     def _run(self) -> None:
         looked, told = time.monotonic(), None
@@ -282,9 +293,10 @@ class ProgressReporter:
             # On an error, this is tried again. If no fetcher can be reached, whoever waits for a chunk gets the error.
             # If a new one has no room for this rank, its chunks are fetched as it needs them.
             with suppress(PacktrainError, OSError):
-                if self._reader is not None and latest is not None and latest is not told:
+                if latest is not None and latest is not told:
                     epoch, consumed, begun = latest
-                    self._reader.progress(self._keys(epoch), consumed, max(0, begun - consumed))
+                    for reader in self._readers:
+                        reader.progress(self._keys(epoch), consumed, max(0, begun - consumed))
                     told = latest
                 if time.monotonic() - looked >= _LOOKS and not self._ended:
                     # Next time all is said again: there may be a new fetcher, which knows nothing of the rank.
@@ -309,13 +321,17 @@ class ProgressReporter:
             self._fetched[number] = found
 
 
-def _require_room(cache: ChunkCache, order: str, remedy: str) -> None:
+def _table_of(store: Store) -> ChunkTable:
+    assert isinstance(store, RecordStore)
+    return store.chunk_table
+
+
+def _require_room(cache: ChunkCache, order: str) -> None:
     """Makes sure that a cache can hold everything.
 
     Args:
         cache: The cache.
         order: What the order is called.
-        remedy: What to do if it cannot, apart from making it larger.
 
     Raises:
         UsageError: It cannot.
@@ -325,6 +341,6 @@ def _require_room(cache: ChunkCache, order: str, remedy: str) -> None:
         raise UsageError(
             f"{cache.url} takes {size(needed + state['overhead'])} in the cache, whose budget is "
             f"{size(state['budget'])}, and the order {order} would fetch most of it again for every few batches. Open "
-            f'it with budget="{-(-(needed + state["overhead"]) // _MIB)}MiB" or more; or {remedy} '
-            "and needs only a part of it at a time"
+            f'it with budget="{-(-(needed + state["overhead"]) // _MIB)}MiB" or more; or take shuffle=True, which is '
+            "ChunkShuffled(dataset) and needs only a part of it at a time"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Protocol, Self
@@ -14,6 +14,7 @@ from typing_extensions import override
 from packtrain._core.arguments import whole
 from packtrain._core.errors import UsageError
 from packtrain._storage.streams.order import ChunkOrder
+from packtrain._storage.streams.policy import least_bytes
 
 from ..dataset.image_dataset import ImageDataset, samples_of
 from .order import Order, Placed, Rows, checksum
@@ -38,23 +39,22 @@ class Room:
 
     Attributes:
         bytes: For the chunks that are worked on.
-        chunk_bytes: Size of a chunk on average.
-        chunks: Number of chunks of the dataset.
+        sizes: Size of each chunk of the cache that the order goes through, int64 [any].
+        share: Part of the order's chunks that lies in the cache.
         world_size: Number of ranks.
         batch_size: Number of positions that one rank takes in a step.
     """
 
     bytes: int
-    chunk_bytes: float
-    chunks: int
+    sizes: Rows
+    share: float
     world_size: int
     batch_size: int
 
     def holds(self, lanes: int, window: int, nodes: int) -> bool:
         """True if there is room for the present window and the next one of all lanes that a machine's ranks take."""
-        # With those that lie across the borders, as `packtrain._storage.streams.policy.least_bytes` has it.
-        chunks = min(self._lanes_of_rank(lanes) * (2 * window + 2), self.chunks)
-        return -(-self.world_size // nodes) * chunks * self.chunk_bytes <= self.bytes
+        least = least_bytes(self.sizes, self._lanes_of_rank(lanes), window, self.share)
+        return -(-self.world_size // nodes) * least <= self.bytes
 
     def _lanes_of_rank(self, lanes: int) -> int:
         """The most lanes that a rank takes positions from."""
@@ -120,7 +120,7 @@ class ChunkShuffled(Order):
         self._lanes: Final = None if lanes is None else whole("lanes", lanes, 1)
         self._window: Final = None if window is None else whole("window", window, 1)
         self._at_once: Final = whole("at_once", at_once, 1)
-        self._room: Room | None = None
+        self._rooms: Sequence[Room] = ()
         self._placed: Final[Chunked] = chunked
         self._take(ChunkOrder(chunked.chunk_bounds(), *self._sizes(1, 1)))
         self.dataset_rows = len(self)
@@ -140,8 +140,11 @@ class ChunkShuffled(Order):
 
     @cached_property
     def _of_dataset(self) -> Mapping[str, int]:
-        places = np.linspace(0, len(self) - 1, min(len(self), _PROBES)).astype(np.int64)
-        return {"chunks": checksum(self._chunks.bounds), "places": checksum(self._placed.rows_at(places))}
+        return {"chunks": checksum(self._chunks.bounds), "places": checksum(self._placed.rows_at(self._probes))}
+
+    @property
+    def _probes(self) -> Rows:
+        return np.linspace(0, len(self) - 1, min(len(self), _PROBES)).astype(np.int64)
 
     @override
     def rows(self, key: int, start: int, stop: int) -> Rows:
@@ -167,11 +170,20 @@ class ChunkShuffled(Order):
             return self
         return self._with(lanes, window)
 
-    def within(self, room: Room | None) -> Self:
-        """The same, but with fewer chunks at once from the next epoch on if the caches do not have room for more."""
+    def within(self, rooms: Sequence[Room]) -> Self:
+        """The same, but with fewer chunks at once from the next epoch on if one of the caches has no room for more."""
         other = copy.copy(self)
-        other._room = room
+        other._rooms = rooms
         return other
+
+    def is_of(self, dataset: Chunked) -> bool:
+        """True if the places of a dataset are those of the dataset that this was made for, as far as probes tell."""
+        if self._placed is dataset:
+            return True
+        return (
+            np.array_equal(self._chunks.bounds, dataset.chunk_bounds())
+            and checksum(dataset.rows_at(self._probes)) == self._of_dataset["places"]
+        )
 
     def _with(self, lanes: int, window: int) -> Self:
         if (lanes, window) == (self._chunks.lanes, self._chunks.window):
@@ -186,15 +198,15 @@ class ChunkShuffled(Order):
     def _sizes(self, step: int, nodes: int) -> tuple[int, int]:
         """Lanes and window for ranks that take `step` positions together, on this many machines."""
         lanes, window = self._wanted_sizes(step, nodes)
-        room = self._room
-        if room is None or room.holds(lanes, window, nodes):
-            return lanes, window
         if self._window is None:
-            window = next((each for each in range(window, 1, -1) if room.holds(lanes, each, nodes)), 1)
-        if self._lanes is None and not room.holds(lanes, window, nodes):
+            window = next((each for each in range(window, 1, -1) if self._have_room(lanes, each, nodes)), 1)
+        if self._lanes is None and not self._have_room(lanes, window, nodes):
             fewer = range(lanes - nodes, nodes, -nodes)
-            lanes = next((each for each in fewer if room.holds(each, window, nodes)), min(lanes, nodes))
+            lanes = next((each for each in fewer if self._have_room(each, window, nodes)), min(lanes, nodes))
         return lanes, window
+
+    def _have_room(self, lanes: int, window: int, nodes: int) -> bool:
+        return all(room.holds(lanes, window, nodes) for room in self._rooms)
 
     def _wanted_sizes(self, step: int, nodes: int) -> tuple[int, int]:
         """The same, whatever room there is."""

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from typing_extensions import override
 
-from packtrain._core.errors import CorruptFile, StagingError
+from packtrain._core.errors import CorruptFile, StagingError, UsageError
 from packtrain._core.manifest import Manifest
 from packtrain._core.opening import open_regular
 from packtrain._core.problems import error_kind
@@ -26,10 +27,11 @@ from ..staging.documents import STREAMED, read_origin
 from ..staging.folder import Folder
 from ..staging.locks import lease_on_entry
 from .chunks import ChunkTable
-from .connections import BUCKET, Connections
-from .layout import WRONG, Present, chunk_path
+from .connections import BUCKET, Connection, Connections
+from .layout import ORDERS, WRONG, Present, chunk_path
+from .order_files import OrderChunks, OrderLease
 from .policy import Reading
-from .protocol import Ahead, Ask, Fill, Hello, Read, State, Suspect, digest_of_access
+from .protocol import Ahead, Ask, Fill, Hello, Part, Read, State, Suspect, digest_of_access
 
 _MOST_ROUNDS: Final = 5
 """How often a chunk that is there, as the fetcher says, may not be."""
@@ -130,17 +132,29 @@ class ChunkCache:
         if missing:
             self._connections.say(Ahead(tuple(missing)))
 
-    def register(self, job_id: str, reading: Reading) -> RegisteredRank:
+    def register(self, job_id: str, reading: Reading, order: OrderChunks | None = None) -> RegisteredRank:
         """Tell the fetcher that a rank goes through the dataset, so that chunks come before the rank needs them.
 
         Args:
             job_id: A name for the job, for messages.
             reading: Where the rank is, in a `ChunkOrder`.
+            order: The chunks of that; None: they are those of the cache.
 
         Raises:
-            UsageError: The budget is too small; the message names the one that would do.
+            UsageError: The budget is too small; the message names the one that would do. Or the fetcher belongs to a
+                packtrain that knows no orders of other chunks.
+            StagingError: The cache cannot be written to.
         """
-        return RegisteredRank(self._connections, job_id, reading)
+        if order is None:
+            return RegisteredRank(self._connections, job_id, reading)
+        state = self.state()
+        if ORDERS not in state:
+            raise UsageError(
+                f"the fetcher of {self.entry} (process {state['pid']}) belongs to an older packtrain, which cannot "
+                "serve a part of a dataset or several together: end the jobs that use this cache, and try again some "
+                "10 seconds later"
+            )
+        return RegisteredRank(self._connections, job_id, reading, OrderLease(self.entry, order))
 
     def fill(self) -> FillRequest:
         """Has all chunks fetched, in the order of their places, as long as the result is open."""
@@ -187,10 +201,10 @@ class FillRequest:
         request: What the fetcher is told of the wish.
     """
 
-    def __init__(self, connections: Connections, request: Fill | Read) -> None:
+    def __init__(self, connections: Connections, request: Fill | Read | Part) -> None:
         self._connections = connections
         self._request = request
-        self._connection = connections.kept(request)
+        self._connection = self._begun()
 
     def renew(self) -> None:
         """Repeat the wish, to another fetcher if the one that knew it has died."""
@@ -200,11 +214,14 @@ class FillRequest:
                 return
         except OSError:
             self._connection.close()
-        self._connection = self._connections.kept(self._request)
+        self._connection = self._begun()
 
     def close(self) -> None:
         """Ends the wish."""
         self._connection.close()
+
+    def _begun(self) -> Connection:
+        return self._connections.kept(self._request)
 
 
 class RegisteredRank(FillRequest):
@@ -214,12 +231,16 @@ class RegisteredRank(FillRequest):
         connections: Those of the cache.
         job_id: A name for the job.
         reading: Where the rank is.
+        order: The chunks of its order; None: they are those of the cache.
     """
 
-    _request: Read
+    _request: Read | Part
 
-    def __init__(self, connections: Connections, job_id: str, reading: Reading) -> None:
-        super().__init__(connections, Read(job_id, reading))
+    def __init__(
+        self, connections: Connections, job_id: str, reading: Reading, order: OrderLease | None = None
+    ) -> None:
+        self._order = order
+        super().__init__(connections, Read(job_id, reading) if order is None else Part(job_id, order.digest, reading))
 
     def progress(self, keys: tuple[int, ...], consumed: int, in_flight: int = 0) -> None:
         """Says where the rank is. It takes microseconds, and more of the fetcher: some times in a second do.
@@ -235,6 +256,20 @@ class RegisteredRank(FillRequest):
         reading = replace(self._request.reading, keys=keys, consumed=consumed, in_flight=in_flight)
         self._request = replace(self._request, reading=reading)
         self.renew()
+
+    @override
+    def close(self) -> None:
+        # First: the fetcher looks for files that nobody needs when the connection ends.
+        if self._order is not None:
+            self._order.close()
+        super().close()
+
+    @override
+    def _begun(self) -> Connection:
+        if self._order is not None:
+            # It may have been removed since another fetcher was told of it.
+            self._order.renew()
+        return super()._begun()
 
 
 def _hello(url: Url, budget: int, check: bool) -> Hello:

@@ -7,6 +7,7 @@
         chunks/00000042     the file of a chunk, complete and checked
         chunks/.00000042.wrong  the same, but a few of its records are wrong in the object store
         chunks/.*           a chunk that is being written, or one that went while somebody still has it mapped
+        orders/*.npy        the chunks of orders that do not go through all of the dataset (`order_files`)
         present             a byte for each chunk: 1 if it is there, 2 if some of its records are wrong
         boot                the start of the machine in which the last fetcher began
         origin.json         the address of the dataset, without credentials
@@ -38,6 +39,7 @@ from ..staging.documents import allocated_bytes, in_blocks
 from ..staging.folder import Folder
 
 CHUNKS: Final = "chunks"
+ORDERS: Final = "orders"
 PRESENT: Final = "present"
 WHOLE: Final = 1
 WRONG: Final = 2
@@ -69,9 +71,10 @@ def is_of_this_boot(entry: Folder) -> bool:
 
 
 def overhead_of(entry: Path, chunks: int) -> int:
-    """Bytes that an entry takes apart from its chunks, with some room for the folder of these and the log."""
+    """Bytes that an entry takes apart from chunks and orders, with some room for the folder of chunks and the log."""
     folder = Folder.open(entry)
-    taken = allocated_bytes(folder) - allocated_bytes(folder.folder(CHUNKS))
+    apart = [name for name in (CHUNKS, ORDERS) if folder.has_own_folder(name)]
+    taken = allocated_bytes(folder) - sum(allocated_bytes(folder.folder(name)) for name in apart)
     return taken + in_blocks(128 * chunks) + MOST_LOG
 
 

@@ -28,6 +28,7 @@ from .chunks import ChunkTable
 from .failures import Ceiling, Failures
 from .fetching import ChunkSource, Workers, Wrong
 from .layout import OPEN_AGAIN, WHOLE, WRONG, Present, overhead_of
+from .order_files import OrderFiles
 from .policy import IN_FLIGHT, Policy, Reading, least_bytes
 
 _MORE_IN_FLIGHT: Final = 8
@@ -93,7 +94,10 @@ class CacheManager:
             self.policy.arrived(chunk)
         self._budget = 0
         self._hold_all()
-        self._overhead: Final = overhead_of(entry, len(self._table))
+        self._orders: Final = OrderFiles(entry, len(self._table))
+        self._orders.remove_unused()
+        self._fixed: Final = overhead_of(entry, len(self._table))
+        self._overhead = self._fixed + self._orders.bytes
         self._workers: Final = Workers(self._source, self._files, IN_FLIGHT + _MORE_IN_FLIGHT)
         self.woken: Final = self._workers.woken
         self._wrong: Final = dict[int, tuple[Wrong, ...]]()
@@ -137,6 +141,7 @@ class CacheManager:
         return {
             "budget": self._budget,
             "overhead": self._overhead,
+            "orders": self._overhead - self._fixed,
             "used": policy.used + self._files.gone_bytes(),
             "present": int(policy.present.sum()),
             "chunks": len(self._table),
@@ -198,18 +203,21 @@ class CacheManager:
         self._used |= on
         self.policy.fill(on)
 
-    def register(self, reader: Hashable, reading: Reading, others: Collection[str]) -> None:
+    def register(self, reader: Hashable, reading: Reading, others: Collection[str], order: str | None = None) -> None:
         """A rank says where it is for the first time.
 
         Args:
             reader: Who says it.
             reading: Where it is.
             others: The jobs that use the cache already, for the message.
+            order: Digest of the chunks of its order; None: they are those of the cache.
 
         Raises:
             UsageError: The budget does not hold its windows. It is forgotten.
+            CorruptFile: The file of the order is not there, or damaged.
         """
-        self.policy.read(reader, reading)
+        self.policy.read(reader, reading, None if order is None else self._orders.load(order))
+        self._set_overhead()
         need = self._with_headroom(self.policy.needed())
         if need > self._budget - self._overhead:
             self.policy.forget(reader)
@@ -217,10 +225,16 @@ class CacheManager:
             raise UsageError(self._too_small(need, fewest, others))
         self._used = True
 
-    def read(self, reader: Hashable, reading: Reading) -> None:
-        """A rank that is registered says where it is."""
+    def read(self, reader: Hashable, reading: Reading, order: str | None = None) -> None:
+        """A rank that is registered says where it is. Args and raises: as for `register`."""
         self._used = True
-        self.policy.read(reader, reading)
+        self.policy.read(reader, reading, None if order is None else self._orders.load(order))
+
+    def forget(self, reader: Hashable) -> None:
+        """A rank has left, or whoever is none."""
+        if self.policy.forget(reader):
+            self._orders.remove_unused()
+            self._set_overhead()
 
     # What becomes of it
 
@@ -356,13 +370,17 @@ class CacheManager:
             most = max(most, self._held)
         self.policy.budget = most - self._files.gone_bytes()
 
+    def _set_overhead(self) -> None:
+        self._overhead = self._fixed + self._orders.bytes
+        self._set_budget()
+
     def _headroom(self) -> int:
         """Bytes of the chunks that are fetched at the same time."""
         largest = int(self._allocated.max(initial=0))
         return min(IN_FLIGHT * largest, max(largest, _MOST_IN_FLIGHT), int(self._allocated.sum()))
 
     def _with_headroom(self, windows: int) -> int:
-        return min(windows + self._headroom(), int(self._allocated.sum()))
+        return min(windows + self._headroom(), self.policy.read_bytes() or int(self._allocated.sum()))
 
     def _slot_for(self, chunk: int) -> bool:
         policy = self.policy

@@ -12,13 +12,16 @@ Both sides send JSON objects, each on a line. A request names itself in ``do``:
     {"do": "done"}                              gives back the ticket that the last question brought
     {"do": "ahead", "chunks": [N, ...]}         will ask for them soon
     {"do": "read", "job": ID, "reading": {...}} where a rank is
+    {"do": "part", "job": ID, "order": DIGEST, "reading": {...}}
+                                                the same, in an order that goes through a part of this dataset, or
+                                                others as well, as a file of the cache says (`order_files`)
     {"do": "fill"}                              wants everything, in the order of places
     {"do": "ping"}                              are you there?
     {"do": "state"}                             wants the figures
 
 Answers:
 
-    {"ok": true}                                to hello, fill, and the first read of a connection
+    {"ok": true}                                to hello, fill, and the first read or part of a connection
     {"chunk": N}                                to ask and suspect, once the chunk is there
     {"pong": true}                              to ping
     {"pid": ..., "used": ..., ...}              to state
@@ -38,7 +41,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
 
-from packtrain._core.typed import MOST, Between, Mismatch, parse
+from packtrain._core.typed import MOST, Between, Form, Mismatch, parse
 
 from ..remote.urls import Url
 from .policy import Reading
@@ -91,6 +94,15 @@ class Read:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Gives the position of a rank in an order of which some chunks are parts of the cache's; names the order."""
+
+    job: str
+    order: Annotated[str, Form("[0-9a-f]{32}", "32 hexadecimal digits")]
+    reading: Reading
+
+
+@dataclass(frozen=True)
 class Fill:
     """Wants everything."""
 
@@ -105,9 +117,9 @@ class State:
     """Wants the figures."""
 
 
-Request = Hello | Ask | Suspect | Done | Ahead | Read | Fill | Ping | State
+Request = Hello | Ask | Suspect | Done | Ahead | Read | Part | Fill | Ping | State
 _KINDS: Final[dict[str, type[Request]]] = {
-    kind.__name__.lower(): kind for kind in (Hello, Ask, Suspect, Done, Ahead, Read, Fill, Ping, State)
+    kind.__name__.lower(): kind for kind in (Hello, Ask, Suspect, Done, Ahead, Read, Part, Fill, Ping, State)
 }
 
 

@@ -23,6 +23,7 @@ from .protocol import (
     Fill,
     Hello,
     LineBuffer,
+    Part,
     Ping,
     Read,
     Request,
@@ -186,7 +187,7 @@ class Server:
         self._clients.remove(client)
         self._selector.unregister(client.connection)
         client.connection.close()
-        self._manager.policy.forget(client)
+        self._manager.forget(client)
         if client.filling:
             self._manager.fill(False)
         self._drop_ticket(client)
@@ -240,7 +241,7 @@ class Server:
                 self._drop_ticket(client)
             case Ahead(chunks):
                 self._manager.ahead(map(self._checked, chunks))
-            case Read():
+            case Read() | Part():
                 return self._read(client, request)
             case Fill():
                 if not client.filling:
@@ -283,14 +284,15 @@ class Server:
             self._manager.policy.release(client.ticket)
             client.ticket = None
 
-    def _read(self, client: _Client, request: Read) -> Mapping[str, Any] | None:
+    def _read(self, client: _Client, request: Read | Part) -> Mapping[str, Any] | None:
+        order = request.order if isinstance(request, Part) else None
         if client.job is not None:
-            self._manager.read(client, request.reading)
+            self._manager.read(client, request.reading, order)
             return None
         self._notice_who_left()
         job = request.job[:100]
         others = {other.job for other in self._clients if other.job not in (None, job)}
-        self._manager.register(client, request.reading, sorted(map(str, others)))
+        self._manager.register(client, request.reading, sorted(map(str, others)), order)
         client.job = job
         return {"ok": True}
 

@@ -19,7 +19,7 @@ from helpers.support import encoded, packed, picture
 
 from packtrain import Loader, open_dataset
 from packtrain._readers.dataset import streamed
-from packtrain._readers.dataset.image_dataset import PackedDataset
+from packtrain._readers.dataset.image_dataset import ImageDataset, PackedDataset
 from packtrain._storage.streams import cutting
 from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.opening import open_stream
@@ -79,13 +79,13 @@ def streamed_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Strea
 
 
 @cache
-def small_dataset() -> Path:
-    """The folder of the dataset, to be left as it is."""
+def small_dataset(rows: int = ROWS) -> Path:
+    """The folder of a dataset, to be left as it is."""
     folder = Path(tempfile.mkdtemp(prefix="packtrain-test-"))
     atexit.register(shutil.rmtree, folder)
-    for number in range(ROWS):
+    for number in range(rows):
         (folder / f"{number}.jpg").write_bytes(encoded(picture(number, 30 + number % 7, 24 + number % 5)))
-    (folder / "train.txt").write_text("".join(f"{number}.jpg {number % 10}\n" for number in range(ROWS)))
+    (folder / "train.txt").write_text("".join(f"{number}.jpg {number % 10}\n" for number in range(rows)))
     return packed(folder / "train.txt", folder / "out", "tar", shard_size=100_000)
 
 
@@ -98,6 +98,6 @@ def epoch_of(loader: Loader) -> list[tuple[int, bytes, int]]:
     ]
 
 
-def content(dataset: PackedDataset) -> list[tuple[int, bytes, int]]:
+def content(dataset: ImageDataset) -> list[tuple[int, bytes, int]]:
     """The same of a dataset, row by row."""
     return [(row, np.asarray(dataset[row][0]).tobytes(), dataset[row][1]) for row in range(len(dataset))]

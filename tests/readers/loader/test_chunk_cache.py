@@ -185,7 +185,8 @@ class TestOtherOrders:
         dataset, local = streamed.open(), streamed.local()
         pairs = [(data.subset(range(5, 100, 3)), concat([data, data.subset([1, 2])])) for data in (dataset, local)]
         for one, other in zip(*pairs, strict=True):
-            with loader_of(one) as first, loader_of(other) as second:
+            order = {"sampler": Shuffled(len(one))}
+            with loader_of(one, **order) as first, loader_of(other, **order) as second:
                 assert epoch_of(first) == epoch_of(second)
 
     def test_everything_is_fetched_in_the_background(self, streamed: Streamed) -> None:
@@ -201,8 +202,8 @@ class TestOtherOrders:
             (dataset, {"sampler": Shuffled(ROWS)}),
             (dataset, {"sampler": Weighted(np.ones(ROWS))}),
             (dataset, {"sampler": SequentialSampler(dataset)}),
-            (dataset.subset(range(20)), {}),
-            (concat([dataset, dataset]), {}),
+            (dataset.subset(range(20)), {"sampler": Shuffled(20)}),
+            (concat([dataset, dataset]), {"shuffle": False}),
         ]
         for part, options in refused:
             with pytest.raises(UsageError, match=r"s3://bucket/set .* budget=\"\d+MiB\" or more; .* ChunkShuffled"):
@@ -217,11 +218,6 @@ class TestOtherOrders:
         monkeypatch.setattr(cutting, "MOST", 2 * cutting.MOST)
         with pytest.raises(UsageError, match="ChunkShuffled of another dataset"):
             loader_of(dataset, sampler=ChunkShuffled(streamed.local()))
-
-    def test_for_a_concatenation_with_others_one_dataset_is_advised(self, streamed: Streamed) -> None:
-        parts = concat([streamed.open(streamed.part(0.5)), streamed.local()])
-        with pytest.raises(UsageError, match="pack all that belongs together as one dataset"):
-            loader_of(parts, sampler=ChunkShuffled(parts))
 
     def test_the_budget_that_is_named_would_do(self, streamed: Streamed) -> None:
         with pytest.raises(UsageError) as caught:
@@ -595,7 +591,7 @@ def test_progress_is_told_now_and_then_and_always_the_last(
     monkeypatch.setattr("packtrain._readers.loader.chunk_cache._LOOKS", 0.4)
     heard, began = Heard(), time.monotonic()
     caches = (cast(ChunkCache, Cache(complete)),)
-    reporter = ProgressReporter(cast(Reader, heard), lambda epoch: (epoch, epoch + 1), caches, (), cast(Meter, heard))
+    reporter = ProgressReporter([cast(Reader, heard)], lambda epoch: (epoch, epoch + 1), caches, (), cast(Meter, heard))
     for epoch in range(2):
         for consumed in range(300):
             reporter.report(epoch, consumed, 305)
@@ -611,7 +607,7 @@ def test_progress_is_told_now_and_then_and_always_the_last(
 def test_what_is_collected_by_the_thread_that_tells_is_closed() -> None:
     heard = Heard(lambda: reporter.close())
     reporter = ProgressReporter(
-        cast(Reader, heard),
+        [cast(Reader, heard)],
         lambda epoch: (epoch, epoch + 1),
         (cast(ChunkCache, Cache(False)),),
         (),
