@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -117,6 +117,7 @@ class OrderLease:
     def __init__(self, entry: Path, order: OrderChunks) -> None:
         self._entry: Final = entry
         self._order: Final = order
+        self._end: weakref.finalize[Any, Any] | None = None
         self.renew()
 
     @property
@@ -129,6 +130,7 @@ class OrderLease:
         data, name = self._order.dump(), _name(self.digest)
         with file_errors(self._entry / ORDERS / name, StagingError):
             for _ in range(_MOST_ROUNDS):
+                self.close()
                 # What the fetcher removes meanwhile is written again.
                 with suppress(FileNotFoundError):
                     folder = Folder.open(self._entry).own_folder(ORDERS)
@@ -139,12 +141,12 @@ class OrderLease:
                     fcntl.flock(descriptor, fcntl.LOCK_SH)
                     if os.fstat(descriptor).st_nlink and _has(folder, name, data):
                         return
-                    self.close()
         raise StagingError(f"{self._entry / ORDERS} is changed again and again: find out who changes what is in there")
 
     def close(self) -> None:
         """Lets the fetcher remove the file if nobody else needs it."""
-        self._end()
+        if self._end is not None:
+            self._end()
 
 
 class OrderFiles:

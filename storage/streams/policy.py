@@ -229,10 +229,10 @@ class Policy:
         return sum(reader.least for reader in self._readers.values())
 
     def read_bytes(self) -> int:
-        """Bytes of all chunks that readers go through."""
+        """Bytes of all chunks that the orders of readers go through."""
         read = np.zeros(len(self._sizes), bool)
         for reader in self._readers.values():
-            read[reader.chunks] = True
+            read[reader.used] = True
         return int(self._sizes[read].sum())
 
     def _protected_windows(self, reader: _Reader) -> tuple[int, int]:
@@ -275,9 +275,9 @@ class Policy:
             self._orders[name] = ChunkOrder(bounds, reading.lanes, reading.window)
         lanes = lanes_of(reading)
         visits = [self._visits_of(name, key, chunks) for key in reading.keys[:2]]
-        sizes, share = (self._sizes, 1.0) if chunks is None else (self._sizes[chunks.used], chunks.share)
-        least = least_bytes(sizes, len(lanes), reading.window, share)
-        return _Reader(reading, name, self._orders[name], lanes, visits, least)
+        used, share = (np.arange(len(self._sizes)), 1.0) if chunks is None else (chunks.used, chunks.share)
+        least = least_bytes(self._sizes[used], len(lanes), reading.window, share)
+        return _Reader(reading, name, self._orders[name], lanes, visits, used, least)
 
     def _visits_of(self, name: OrderName, key: int, chunks: OrderChunks | None) -> Visits:
         # All ranks of a job go through the same epochs.
@@ -302,10 +302,10 @@ class _Reader:
         order: Its order.
         lanes: The lanes that it takes.
         visits: Those of this epoch, and of the next if there is one.
+        used: The chunks that its order goes through.
         least: Bytes that its windows may take.
 
     Attributes:
-        chunks: The chunks that it uses, by window.
         now: The present window.
         last: The last window that is protected.
         pace: Records that it reads in a window.
@@ -318,10 +318,12 @@ class _Reader:
         order: ChunkOrder,
         lanes: Integers,
         visits: list[Visits],
+        used: Integers,
         least: int,
     ) -> None:
         self.reading = reading
         self.name: Final = name
+        self.used: Final = used
         self.least: Final = least
         self._order = order
         self._span = max(1, order.windows * len(visits))
@@ -333,7 +335,7 @@ class _Reader:
         self._codes = np.unique(np.concatenate(codes))
         chunk, window = np.divmod(self._codes, self._span)
         by_window = np.argsort(window, kind="stable")
-        self.chunks, self._windows = chunk[by_window], window[by_window]
+        self._chunks, self._windows = chunk[by_window], window[by_window]
         self.pace = len(order) / max(1, order.windows * reading.world_size)
         self.move(reading)
 
@@ -362,8 +364,8 @@ class _Reader:
     def between(self, first: int, last: int, missing: npt.NDArray[np.bool_], most: int) -> tuple[Integers, Integers]:
         """The first missing chunks that are used in windows `first` to `last`, and in which."""
         begin, end = np.searchsorted(self._windows, [first, last + 1]).tolist()
-        found = begin + np.flatnonzero(missing[self.chunks[begin:end]])[: 2 * most]
-        return self.chunks[found], self._windows[found]
+        found = begin + np.flatnonzero(missing[self._chunks[begin:end]])[: 2 * most]
+        return self._chunks[found], self._windows[found]
 
 
 def lanes_of(reading: Reading) -> Integers:
@@ -389,21 +391,14 @@ def least_bytes(sizes: Integers, lanes: int, window: int, share: float = 1.0) ->
         sizes: Bytes of each chunk of the cache that the order goes through, int64 [any].
         lanes: Number of lanes.
         window: Chunks of a lane that are shuffled together.
-        share: Part of the order's chunks that lies in the cache.
+        share: Part of the order's chunks that lies in the cache. Then a window has more of them or fewer as chance has
+            it: four standard deviations more are exceeded once in 30,000 windows.
     """
     if not len(sizes):
         return 0
-    return int(min(chunks_at_once(lanes, window, share) * sizes.mean(), sizes.sum()))
-
-
-def chunks_at_once(lanes: int, window: int, share: float = 1.0) -> float:
-    """Number of chunks for `least_bytes`.
-
-    Of an order that goes through several caches, a window has more of one and less of another as chance has it: four
-    standard deviations more are exceeded once in 30,000 windows.
-    """
-    chunks = lanes * (2 * window + 2)
-    return min(chunks, chunks * share + 4 * math.sqrt(chunks * share * (1 - share)))
+    most = lanes * (2 * window + 2)
+    chunks = min(most, most * share + 4 * math.sqrt(most * share * (1 - share)))
+    return int(min(chunks * sizes.mean(), sizes.sum()))
 
 
 def _name(reading: Reading, chunks: OrderChunks | None) -> OrderName:

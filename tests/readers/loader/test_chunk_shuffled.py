@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packtrain import Loader, concat, open_dataset
+from packtrain._readers.dataset.image_dataset import ImageDataset
 from packtrain._readers.dataset.store import RecordStore
 from packtrain._readers.loader.ranks import Ranks, World
 from packtrain._storage.streams import cutting
@@ -167,3 +168,20 @@ def test_chunks_of_subsets_and_concatenations(images: Path, tmp_path: Path, smal
     assert subset._samples.chunk_bounds().tolist() == [0, *borders, 5]
     assert dataset.subset([])._samples.chunk_bounds().tolist() == [0]
     assert len(ChunkShuffled(dataset.subset([]))) == 0
+
+
+def test_each_place_lies_in_the_chunk_that_its_record_lies_in(images: Path, tmp_path: Path, small_chunks: None) -> None:
+    """Of nested choices and concatenations, in which rows and datasets come twice."""
+    one, two = (open_dataset(packed(images, tmp_path / name, "tar", seed=seed)) for seed, name in enumerate("ab"))
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        dataset: ImageDataset = concat([one, two.subset(random.integers(0, 12, 9)), one])
+        dataset = concat([dataset.subset(random.integers(0, 33, 20)), two])
+        bounds, store, number = dataset._samples.chunks()
+        assert (np.diff(bounds) > 0).all() and bounds[-1] == len(dataset) == 32
+        for place, row in enumerate(dataset._samples.rows_at(np.arange(32)).tolist()):
+            packed_samples, inner = dataset._samples.locate(row)
+            own = packed_samples.store.chunk_bounds()
+            found = np.searchsorted(bounds, place, side="right") - 1
+            assert dataset._samples.stores[store[found]] is packed_samples.store
+            assert own[number[found]] <= packed_samples.places_of(np.array([inner]))[0] < own[number[found] + 1]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from packtrain._storage.streams.order import ChunkOrder
+from packtrain._storage.streams.order_files import OrderChunks
 from packtrain._storage.streams.policy import Policy, Reading, lanes_of, least_bytes
 
 SIZE = 100
@@ -36,13 +37,17 @@ def test_a_rank_takes_these_lanes(world: int, batch: int, lanes: int, rank: int)
     assert set(lanes_of(reading).tolist()) == lanes_taken(reading)
 
 
-def uses(order: ChunkOrder, keys: tuple[int, ...], lanes: set[int]) -> list[set[int]]:
+def uses(
+    order: ChunkOrder, keys: tuple[int, ...], lanes: set[int], chunks: OrderChunks | None = None
+) -> list[set[int]]:
     """For each window of these epochs, the chunks that some lanes use in it."""
     windows = []
     for visits in map(order.visits, keys):
         mine = np.isin(visits.lane, list(lanes))
         windows += [set(visits.chunk[mine & (visits.window == window)].tolist()) for window in range(order.windows)]
-    return windows
+    if chunks is None:
+        return windows
+    return [{int(chunks.chunk[chunk]) for chunk in window} - {-1} for window in windows]
 
 
 def next_use(windows: list[set[int]], now: int, chunk: int) -> float:
@@ -65,6 +70,7 @@ class Model(RuleBasedStateMachine):
         self.bounds = bounds
         self.policy = Policy(bounds, self.sizes, int(share * self.sizes.sum()))
         self.readings: dict[int, Reading] = {}
+        self.orders: dict[int, OrderChunks | None] = {}
         self.tickets = Counter[int]()
         self.asked = set[int]()
 
@@ -77,13 +83,30 @@ class Model(RuleBasedStateMachine):
         window=st.integers(1, 3),
         key=st.integers(0, 3),
         last=st.booleans(),
+        seed=st.none() | st.integers(0, 9),
     )
     def register(
-        self, who: int, rank: int, world: int, batch: int, lanes: int, window: int, key: int, last: bool
+        self,
+        who: int,
+        rank: int,
+        world: int,
+        batch: int,
+        lanes: int,
+        window: int,
+        key: int,
+        last: bool,
+        seed: int | None,
     ) -> None:
+        """With a seed, the order goes through parts of some chunks, and through others that lie elsewhere."""
         keys = (key,) if last else (key, key + 1)
         self.readings[who] = Reading(rank % world, world, batch, lanes, window, keys)
-        self.policy.read(who, self.readings[who])
+        self.orders[who] = None
+        if seed is not None:
+            random = np.random.default_rng(seed)
+            count = int(random.integers(1, 20))
+            chunks = random.integers(-1, len(self.sizes), count)
+            self.orders[who] = OrderChunks(np.cumsum([0, *random.integers(1, 9, count)]), chunks)
+        self.policy.read(who, self.readings[who], self.orders[who])
 
     @precondition(lambda self: self.readings)
     @rule(data=st.data(), steps=st.integers(1, 6), in_flight=st.integers(0, 20))
@@ -92,12 +115,13 @@ class Model(RuleBasedStateMachine):
         old = self.readings[who]
         consumed = old.consumed + steps * old.world_size * old.batch_size
         keys = old.keys
-        if consumed >= self.bounds[-1]:
+        chunks = self.orders[who]
+        if consumed >= (self.bounds if chunks is None else chunks.bounds)[-1]:
             consumed, keys = 0, (keys[-1], keys[-1] + 1)
         self.readings[who] = Reading(
             old.rank, old.world_size, old.batch_size, old.lanes, old.window, keys, consumed, in_flight
         )
-        self.policy.read(who, self.readings[who])
+        self.policy.read(who, self.readings[who], chunks)
 
     @precondition(lambda self: self.readings)
     @rule(data=st.data())
@@ -185,9 +209,13 @@ class Model(RuleBasedStateMachine):
     def state(self) -> dict[str, Any]:
         return {"present": set(np.flatnonzero(self.policy.present).tolist())}
 
-    def windows(self, reading: Reading) -> tuple[list[set[int]], int, int]:
-        order = ChunkOrder(self.bounds, reading.lanes, reading.window)
-        windows = uses(order, reading.keys, lanes_taken(reading))
+    def order(self, who: int) -> ChunkOrder:
+        reading, chunks = self.readings[who], self.orders[who]
+        return ChunkOrder(self.bounds if chunks is None else chunks.bounds, reading.lanes, reading.window)
+
+    def windows(self, who: int) -> tuple[list[set[int]], int, int]:
+        reading, order = self.readings[who], self.order(who)
+        windows = uses(order, reading.keys, lanes_taken(reading), self.orders[who])
         last = min(len(order) - 1, reading.consumed + max(0, reading.in_flight - 1))
         now = order.window_of(reading.consumed // reading.lanes)
         beyond = reading.consumed + max(0, reading.in_flight - 1) >= len(order)
@@ -196,16 +224,16 @@ class Model(RuleBasedStateMachine):
     def distance(self, chunk: int) -> float:
         """Records until a chunk is used, by the lists."""
         found = [math.inf]
-        for reading in self.readings.values():
-            windows, now, _ = self.windows(reading)
-            order = ChunkOrder(self.bounds, reading.lanes, reading.window)
+        for who, reading in self.readings.items():
+            windows, now, _ = self.windows(who)
+            order = self.order(who)
             pace = len(order) / (order.windows * reading.world_size)
             found.append((next_use(windows, now, chunk) - now) * pace)
         return min(found)
 
     def protected(self, chunk: int) -> bool:
-        for reading in self.readings.values():
-            windows, now, last = self.windows(reading)
+        for who in self.readings:
+            windows, now, last = self.windows(who)
             if next_use(windows, now, chunk) <= last:
                 return True
         return False
@@ -341,6 +369,20 @@ def test_two_windows_of_every_lane_fit_the_least_budget() -> None:
         windows = uses(order, (seed, seed + 1), set(range(lanes)))
         most = max(len(first | second) for first, second in pairwise(windows))
         assert most * SIZE <= least_bytes(np.full(400, SIZE), lanes, window)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_two_windows_of_every_lane_fit_the_least_budget_of_each_of_two_caches(share: float) -> None:
+    """The windows of 40 orders, of which each has some 50 pairs that follow each other."""
+    lanes, window, chunks = 8, 2, 800
+    here = np.arange(chunks) < share * chunks
+    order = ChunkOrder(np.arange(chunks + 1) * 20, lanes, window)
+    for key in range(40):
+        parts = OrderChunks(order.bounds, np.where(here, np.arange(chunks), -1))
+        windows = uses(order, (key,), set(range(lanes)), parts)
+        most = max(len(first | second) for first, second in pairwise(windows))
+        least = least_bytes(np.full(int(here.sum()), SIZE), lanes, window, parts.share)
+        assert most * SIZE <= least <= least_bytes(np.full(chunks, SIZE), lanes, window)
 
 
 def test_time_is_counted_in_records_from_one_reader_to_another() -> None:
