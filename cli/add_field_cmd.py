@@ -43,7 +43,8 @@ def command(
     packtrain add-field out captions.csv --text caption --key path
 
     LIST is a CSV, TSV, JSON lines or Parquet file. Its key column holds the paths of the samples, as they stood in the
-    list that was packed. If it stops at any point, the same command continues from there.
+    list that was packed. If it stops at any point, the same command continues from there; if DATASET is an address in
+    an object store, it begins anew.
     """
     from packtrain._packer.add_field import add_field
     from packtrain._packer.pack_run import PackProgress

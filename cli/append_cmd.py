@@ -58,8 +58,9 @@ def command(
     They are stored as the dataset's first samples are, from columns of the same names unless told otherwise. Only what
     is appended is written; `open_dataset(DATASET, version=N)` still opens every earlier version.
 
-    If it stops at any point, the same command continues from there. A list that is in the dataset already is not
-    appended again, unless `compact` or `purge` has written its segment again.
+    If it stops at any point, the same command continues from there; if DATASET is an address in an object store, it
+    begins anew. A list that is in the dataset already is not appended again, unless `compact` or `purge` has written
+    its segment again.
     """
     from packtrain._packer.changing import append
     from packtrain._packer.pack_run import PackProgress

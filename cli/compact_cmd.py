@@ -10,16 +10,16 @@ from packtrain._core.cores import available_cores
 
 from .options import dry_run_option
 from .output import print_json, progress, say, say_dry_run
-from .paths import PATH
+from .paths import PATH_OR_URL
 
 
 @click.command("compact", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.argument("dataset", type=PATH)
+@click.argument("dataset", type=PATH_OR_URL)
 @click.option("--segments-under", default="1GiB", metavar="SIZE", help="Join the segments that are smaller.")
 @click.option("--workers", type=click.IntRange(1), help="Worker processes.  [default: all available cores]")
 @dry_run_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def command(dataset: Path, segments_under: str, workers: int | None, dry_run: bool, as_json: bool) -> None:
+def command(dataset: Path | str, segments_under: str, workers: int | None, dry_run: bool, as_json: bool) -> None:
     """Join small segments of DATASET that follow each other, as a new version with the same rows in the same order.
 
     Records are copied byte for byte. Earlier versions keep their segments: `packtrain drop-version` removes them. If it

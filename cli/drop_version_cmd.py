@@ -8,15 +8,15 @@ import click
 
 from .options import dry_run_option
 from .output import print_json, say, say_removal
-from .paths import PATH
+from .paths import PATH_OR_URL
 
 
 @click.command("drop-version", context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("dataset", type=PATH)
+@click.argument("dataset", type=PATH_OR_URL)
 @click.argument("versions", metavar="[N]...", type=click.IntRange(1), nargs=-1)
 @dry_run_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def command(dataset: Path, versions: tuple[int, ...], dry_run: bool, as_json: bool) -> None:
+def command(dataset: Path | str, versions: tuple[int, ...], dry_run: bool, as_json: bool) -> None:
     """Drop versions of DATASET for ever, by their numbers, and remove what no other version needs.
 
     A version that somebody has open is not dropped, and neither is the newest one. What runs left that were stopped is

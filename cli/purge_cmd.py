@@ -10,12 +10,12 @@ from packtrain._core.cores import available_cores
 
 from .options import dry_run_option
 from .output import print_json, progress, say, say_dry_run, say_removal
-from .paths import PATH
+from .paths import PATH_OR_URL
 from .rows import row_numbers
 
 
 @click.command("purge", context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("dataset", type=PATH)
+@click.argument("dataset", type=PATH_OR_URL)
 @click.option("--rows", metavar="ROWS", help="Rows of the newest version, as in 5,10-20.")
 @click.option("--where", metavar="CONDITION", help="Rows that a condition holds for, as in 'width < 32'.")
 @click.option("--workers", type=click.IntRange(1), help="Worker processes.  [default: all available cores]")

@@ -78,7 +78,7 @@ def add_field(
     stops for any reason, the same call continues where it stopped.
 
     Args:
-        dataset: The folder or the address of the dataset.
+        dataset: The folder of the dataset, or its address in an object store.
         source: A list with named columns: CSV, TSV, JSON lines or Parquet.
         fields: The columns that hold the fields: texts, JSON, arrays, bytes, numbers or strings. One that is `optional`
             may be missing.

@@ -125,10 +125,11 @@ def append(
     """Appends the samples of a list, an image folder or another dataset to a dataset, as a new version.
 
     Only what is appended is written. It is stored as the dataset's first samples are. If a run stops for any reason,
-    the same call continues where it stopped; a list whose segment the newest version has is not appended again.
+    the same call continues where it stopped, or at an address begins anew; a list whose segment the newest version has
+    is not appended again.
 
     Args:
-        dataset: The folder or the address of the dataset.
+        dataset: The folder of the dataset, or its address in an object store.
         source: What to append, as `packtrain.pack` takes it.
         columns: Which columns of the list hold what; None: those that the dataset was packed from.
         label_names: True if the label on each line is the name of a class, False if it is a number. None: a number,
@@ -221,7 +222,7 @@ def drop_rows(
     """Leaves rows out, in a new version. The records stay where they are, and earlier versions have them.
 
     Args:
-        dataset: The folder or the address of the dataset.
+        dataset: The folder of the dataset, or its address in an object store.
         rows: Rows of the newest version.
         where: In place of rows, a condition that holds for them, as `ImageDataset.where` takes it.
         dry_run: True to write nothing, and report what would be written.

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from packtrain._core.arguments import checks_names, flag, function, path_of, whole
+from packtrain._core.arguments import checks_names, flag, function, whole
 from packtrain._core.errors import OutputConflict, UsageError
 from packtrain._core.manifest import FieldInfo
 from packtrain._core.sizes import byte_count
@@ -36,7 +36,7 @@ from .pack import pack_listing
 from .pack_run import PackProgress
 from .planning import outline_plan, plan_shards
 from .split import carried_sides
-from .workplace import Workplace, part_name
+from .workplace import Workplace, folder_of, part_name
 
 Progress = Callable[[PackProgress], None]
 
@@ -72,7 +72,7 @@ def compact(
         OutputConflict: Another process joins the same segments, or has changed one meanwhile.
         PacktrainError: What `packtrain.pack` raises.
     """
-    folder, most = path_of("dataset", dataset), byte_count("segments_under", segments_under)
+    folder, most = folder_of(dataset, "compact"), byte_count("segments_under", segments_under)
     workers = whole("num_workers", num_workers, 1)
     function("on_progress", on_progress)
     flag("dry_run", dry_run)

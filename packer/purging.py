@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from packtrain._core.arguments import checks_names, flag, function, path_of, whole
+from packtrain._core.arguments import checks_names, flag, function, whole
 from packtrain._core.errors import OutputConflict, UsageError
 from packtrain._core.versions import (
     DROPPED,
@@ -27,7 +27,7 @@ from .changing import ChangeReport, by_segment, chosen_rows, without_rows, would
 from .joining import Progress, rewrite, segment_bytes
 from .removing import drop_version, removal_before, sole_user
 from .version_check import named_by
-from .workplace import Workplace
+from .workplace import Workplace, folder_of
 
 
 @checks_names()
@@ -60,7 +60,7 @@ def purge(
             says who. Nothing was changed then, unless it says so.
         PacktrainError: What `packtrain.pack` raises.
     """
-    folder, workers = path_of("dataset", dataset), whole("num_workers", num_workers, 1)
+    folder, workers = folder_of(dataset, "purge"), whole("num_workers", num_workers, 1)
     function("on_progress", on_progress)
     place = Workplace(folder)
     newest = place.begin(dry_run=flag("dry_run", dry_run))

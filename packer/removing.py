@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from packtrain._core.arguments import checks_names, flag, path_of, whole
+from packtrain._core.arguments import checks_names, flag, whole
 from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import DatasetError, OutputConflict, UsageError
 from packtrain._core.files import NO_LOCKS, file_errors, fsync_folder, write_file
@@ -35,6 +35,7 @@ from packtrain._core.versions import (
 from .notes import PARTS
 from .pins import pins_of
 from .version_check import named_by, unnamed
+from .workplace import folder_of
 
 GRACE_SECONDS: Final = 7 * 24 * 3600.0
 """Time for which files stay where nobody can tell whether somebody uses them."""
@@ -84,7 +85,7 @@ def drop_version(
         CorruptFile: The document of another version is damaged, so that nobody knows what it needs.
         PacktrainError: The dataset cannot be read, or not be written to.
     """
-    folder = path_of("dataset", dataset)
+    folder = folder_of(dataset, "drop-version")
     numbers = [versions] if isinstance(versions, int) else list(versions)
     numbers = sorted({whole("versions", number, 1) for number in numbers})
     if not has_versions(folder):

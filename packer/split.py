@@ -73,7 +73,7 @@ def split(
     the options say that the dataset was first split with.
 
     Args:
-        dataset: The folder or the address of the dataset.
+        dataset: The folder of the dataset, or its address in an object store.
         val: Share of the rows for ``val``, such as ``"10%"`` or 0.1. The rest is ``train``.
         test: Share of the rows for ``test``.
         folds: In place of shares, how many folds there are to be, of about the same size: ``fold-0`` and so on.

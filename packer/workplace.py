@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from packtrain._core.errors import OutputConflict
+from packtrain._core.errors import OutputConflict, UsageError
 from packtrain._core.files import NO_LOCKS, make_folder
 from packtrain._core.locks import Lock
 from packtrain._core.versions import BASE, SEGMENTS, Version, begin_versions, newest_version, publish
 from packtrain._storage.location import Location
+from packtrain._storage.remote.urls import Url, place_of
 
 from .output import Output
 from .plan import Plan
@@ -99,6 +100,22 @@ class Workplace:
     def publish(self, change: Callable[[Version], Version]) -> Version:
         """Writes the next version; see `packtrain._core.versions.publish`."""
         return publish(self.folder, change)
+
+
+def folder_of(dataset: str | os.PathLike[str], command: str) -> Path:
+    """The folder of a dataset that a command changes, which it cannot do at an address.
+
+    Raises:
+        UsageError: It is an address.
+    """
+    place = place_of("dataset", dataset)
+    if isinstance(place, Url):
+        raise UsageError(
+            f"{place}: `{command}` works in a folder. Copy the whole dataset to a disk with the store's own programs, "
+            f"as `aws s3 sync`, run `packtrain {command}` there, and copy it back while nobody changes it at the "
+            "address"
+        )
+    return place
 
 
 def part_name(plan: Plan) -> str:

@@ -6,19 +6,24 @@ Names, times and writers of versions are random, so what the versions hold is co
 from __future__ import annotations
 
 import multiprocessing
+import random
 import re
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from helpers.faults.campaign import Campaign, Program
+from helpers.faults.campaign import Campaign, Program, renewed
 from helpers.faults.harness import Action, FaultServer
+from helpers.objects.datasets import objects_of
+from helpers.objects.servers import Server
 from helpers.support import encoded, packed, picture, tree
 
 from packtrain import append, compact, drop_rows, drop_version, open_dataset, purge, split, verify
 from packtrain._core.versions import load_version
+from packtrain._storage.remote.bucket import Bucket
+from packtrain._storage.remote.urls import Url
 from packtrain.errors import OutputConflict, UsageError
 
 APPEND = """
@@ -269,3 +274,73 @@ def test_rows_are_dropped_beside_an_append(before: Path, tmp_path: Path) -> None
         dropped.get()
         more.get()
     assert labels(before) == [1, 2, 3, 4, 50, 51]
+
+
+AT_ADDRESS = """
+import os, tempfile
+os.environ.update(args["STORE"])
+tempfile.tempdir = args["SPOOLS"]
+"""
+
+
+@pytest.mark.complete
+@pytest.mark.campaign
+@pytest.mark.parametrize("code", [APPEND, ADD], ids=["append", "add-field"])
+def test_killed_anywhere_at_an_address(
+    request: pytest.FixtureRequest,
+    packer: FaultServer,
+    before: Path,
+    tmp_path: Path,
+    memory_path: Path,
+    moto_server: Server,
+    code: str,
+) -> None:
+    """The newest version is the old or the new one, and all that it names is there."""
+    url, listing = moto_server.fresh(), listed(tmp_path, 10, 3)
+    if code == ADD:
+        listing = tmp_path / "captions.csv"
+        listing.write_text("path,caption\n" + "".join(f"{number}.jpg,n{number}\n" for number in range(6)))
+
+    def there(folder: Path) -> Path:
+        for name, data in objects_of(moto_server, url).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+        return folder
+
+    def prepare(spools: Path) -> None:
+        renewed(spools).mkdir()
+        with moto_server.in_environment(), closing(Bucket()) as bucket:
+            for name in objects_of(moto_server, url):
+                bucket.remove(Url.parse(f"{url}/{name}"))
+        for name, data in tree(before).items():
+            moto_server.put(f"{moto_server.key(url)}/{name}", data)
+
+    spools = memory_path / "spools"
+    environment = dict(moto_server.environment)
+    arguments = {"OUT": url, "LIST": str(listing), "SPOOLS": str(spools), "STORE": environment}
+    program = Program(packer, AT_ADDRESS + code, arguments, spools, prepare)
+
+    def found(number: int) -> list[tuple[object, ...]]:
+        copy = there(tmp_path / f"copy-{number}")
+        assert not verify(copy).problems
+        dataset = open_dataset(copy)
+        names = [name for name in ("label", "caption") if name == "label" or name in dataset.schema.names]
+        rows = open_dataset(copy, fields=names)
+        return [(dataset.filename(row), rows[row]) for row in range(len(rows))]
+
+    calls = program.undisturbed()
+    new = found(0)
+    assert not list(spools.iterdir())
+    prepare(spools)
+    old = found(1)
+    points = range(1, len(calls) + 1)
+    chosen = points if request.config.getoption("--every-point") else random.Random(url).sample(points, 3)
+    for number, at in enumerate(chosen, 2):
+        prepare(spools)
+        program.run(Action.KILL, at)
+        state = found(2 * number)
+        assert state in (old, new), at
+        if state == old:
+            assert program.run().returncode == 0, at
+            assert not list(spools.iterdir()), "the spool of a run that was killed is left"
+        assert found(2 * number + 1) == new, at

@@ -13,18 +13,30 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from helpers.memory_objects import KilledError, MemoryObjects
-from helpers.objects.datasets import objects_of
+from helpers.objects.datasets import behind, objects_of
+from helpers.objects.faults import Fault, Reset, Rule, Status, Unconditional
 from helpers.objects.fixtures import WRITABLE, Started
 from helpers.objects.servers import Server
 from helpers.support import encoded, packed, picture, tree
 
-from packtrain import FieldColumn, add_field, append, drop_rows, open_dataset, split, verify
+from packtrain import (
+    FieldColumn,
+    add_field,
+    append,
+    compact,
+    drop_rows,
+    drop_version,
+    open_dataset,
+    purge,
+    split,
+    verify,
+)
 from packtrain._core.versions import Change, has_versions, load_version
 from packtrain._packer import object_workplace
 from packtrain._packer.changing import ChangeReport, without_rows
 from packtrain._packer.object_workplace import ObjectWorkplace
 from packtrain._storage.remote.urls import Url
-from packtrain.errors import OutputConflict, RemoteError
+from packtrain.errors import CorruptFile, NotADataset, OutputConflict, RemoteError, UsageError
 
 from .test_changing import Images
 
@@ -311,3 +323,70 @@ def test_stopped_before_any_request(
         if found == old:
             CHANGES[name](tmp_path)
         assert contents(memory) == new
+
+
+@pytest.mark.parametrize("fault", [Status(500, done=True), Reset(0)], ids=["500", "broken off"])
+def test_an_answer_of_a_server_is_lost(store: Server, labelled: Path, tmp_path: Path, fault: Fault) -> None:
+    """The client asks again, and is refused because of its own first request."""
+    url = uploaded(store, labelled)
+    with behind(store, Rule(fault, "PUT", "versions/00000002.json")) as between:
+        assert drop_rows(url, [0]).version == 2
+        answers = between.traffic().of("versions/00000002.json", "PUT").exchanges
+        assert [each.status for each in answers[1:]] == [412]
+    copy = written(objects_of(store, url), tmp_path / "copy")
+    assert [label for _, _, label in samples(copy)] == [1, 2, 3, 4, 5]
+
+
+def test_a_server_that_ignores_the_condition_is_refused(store: Server, labelled: Path) -> None:
+    url = uploaded(store, labelled)
+    before = objects_of(store, url)
+    with behind(store, Rule(Unconditional(), "PUT", times=None)), pytest.raises(RemoteError, match="ignores"):
+        append(url, labelled.parent / "0.txt")
+    assert objects_of(store, url) == before
+
+
+@pytest.mark.parametrize("rounds", [2, pytest.param(100, marks=pytest.mark.stress)])
+def test_two_writers_at_once(store: Server, tmp_path: Path, rounds: int) -> None:
+    """Both of them make a version, in every round."""
+    url = uploaded(store, packed(listed(tmp_path, 0, 2), tmp_path / "labelled", "tar"))
+    lists = [listed(tmp_path, 10 * (each + 1), 2) for each in range(2 * rounds)]
+    with ThreadPoolExecutor(2) as threads:
+        for each in range(rounds):
+            reports = list(threads.map(partial(append, url), lists[2 * each : 2 * each + 2]))
+            assert sorted(report.version for report in reports) == [2 * each + 2, 2 * each + 3]
+    copy = written(objects_of(store, url), tmp_path / "copy")
+    assert sorted(label for _, _, label in samples(copy)) == [
+        0,
+        1,
+        *(10 * (each + 1) + one for each in range(2 * rounds) for one in (0, 1)),
+    ]
+    assert not verify(copy).orphans
+
+
+@pytest.mark.parametrize("function", [compact, partial(purge, rows=[0]), partial(drop_version, versions=[1])])
+def test_what_cannot_be_done_at_an_address_is_refused(function: Callable[[str], object]) -> None:
+    with pytest.raises(UsageError, match=r"^s3://bucket/out: `(compact|purge|drop-version)` works in a folder. Copy"):
+        function(str(ADDRESS))
+    with pytest.raises(UsageError, match="https://host/out cannot be written to"):
+        drop_rows("https://host/out", [0])
+
+
+def test_texts_are_not_read_for_a_split(memory: MemoryObjects, labelled: Path, tmp_path: Path) -> None:
+    put(memory, labelled)
+    captions, _ = listed_values(tmp_path, labelled)
+    add_field(str(ADDRESS), captions, CAPTION)
+    with pytest.raises(UsageError, match=f"`by` caption needs records, which are not fetched from {ADDRESS}"):
+        split(str(ADDRESS), val=0.5, by="caption")
+
+
+def test_damage_is_named_by_its_address(memory: MemoryObjects, labelled: Path) -> None:
+    put(memory, labelled)
+    drop_rows(str(ADDRESS), [0])
+    memory.objects[f"{ADDRESS}/index/width.npy"] = b"damaged"
+    with pytest.raises(CorruptFile, match=f"^{ADDRESS}/index/width.npy is damaged"):
+        drop_rows(str(ADDRESS), where="width > 2")
+    del memory.objects[f"{ADDRESS}/index/width.npy"]
+    with pytest.raises(CorruptFile, match=f"^{ADDRESS}/index/width.npy is missing"):
+        drop_rows(str(ADDRESS), where="width > 2")
+    with pytest.raises(NotADataset, match=f"^there is no dataset at {ADDRESS}/none"):
+        drop_rows(f"{ADDRESS}/none", [0])

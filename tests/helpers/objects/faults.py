@@ -10,17 +10,19 @@ from typing import Final, TypeAlias
 
 @dataclass(frozen=True)
 class Status:
-    """The server is not asked, and the answer is an error.
+    """The answer is an error.
 
     Attributes:
         code: Its status, as 500, or 503 for a store that is too busy.
         text: What it says.
         name: The store's own code for it; empty for one that goes with the status.
+        done: True if the server has done what it was asked; otherwise it is not asked.
     """
 
     code: int
     text: str = "Injected."
     name: str = ""
+    done: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,15 @@ class Whole:
     """
 
 
-Fault: TypeAlias = Status | Reset | Stall | Truncate | Corrupt | Shift | Whole
+@dataclass(frozen=True)
+class Unconditional:
+    """The condition ``If-None-Match`` is ignored.
+
+    Not in front of a server that checks signatures: they cover the condition.
+    """
+
+
+Fault: TypeAlias = Status | Reset | Stall | Truncate | Corrupt | Shift | Whole | Unconditional
 SLOW_DOWN: Final = Status(503)
 
 

@@ -43,6 +43,7 @@ from helpers.objects.faults import (
     Stall,
     Status,
     Truncate,
+    Unconditional,
     Whole,
     place,
 )
@@ -415,13 +416,15 @@ class _Exchanging:
         framing = head.framing(0)
         if isinstance(fault, Reset) and fault.after is None:
             return self._reset()
-        if isinstance(fault, Status):
+        if isinstance(fault, Status) and not fault.done:
             self._source.body(framing)
             return self._refuse(fault, method)
         if isinstance(fault, Stall) and fault.after is None:
             self._wait(fault.seconds)
         if isinstance(fault, Whole):
             head.set("range", None)
+        if isinstance(fault, Unconditional):
+            head.set("if-none-match", None)
         stays = head.get("connection").lower() != "close"
         head.set("connection", "close")
         try:
@@ -447,12 +450,18 @@ class _Exchanging:
         stays = framing != _Framing(None)
         head.set("connection", "keep-alive" if stays else "close")
         self._status = status
-        if fault is None or isinstance(fault, Whole) or (isinstance(fault, Stall) and fault.after is None):
+        if (
+            fault is None
+            or isinstance(fault, Whole | Unconditional)
+            or (isinstance(fault, Stall) and fault.after is None)
+        ):
             self._client.sendall(bytes(head))
             for count in source.relay(framing, self._client, self._relay):
                 self._sent += count
             return stays
         body = source.body(framing)
+        if isinstance(fault, Status):
+            return self._refuse(fault, method)
         head.set("transfer-encoding", None)
         if method != "HEAD":
             head.set("content-length", str(len(body)))
