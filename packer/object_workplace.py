@@ -102,7 +102,7 @@ class ObjectWorkplace(Workplace):
         for file in (BASE_MANIFEST, name):
             self._objects.write(self._url / file, (self.folder / file).read_bytes(), new=True)
             # Whoever does the same at this time writes the same bytes.
-            if self._objects.read(self._url / file, MOST_VERSION_BYTES) != (self.folder / file).read_bytes():
+            if self._objects.read(self._url / file, MOST_BYTES) != (self.folder / file).read_bytes():
                 raise OutputConflict(
                     f"{self._url / file} is left of another dataset: remove it and run the same command again"
                 )

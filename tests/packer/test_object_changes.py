@@ -41,6 +41,7 @@ from packtrain.errors import CorruptFile, NotADataset, OutputConflict, RemoteErr
 from .test_changing import Images
 
 CAPTION = [FieldColumn("caption", "text", "caption", by_path=False)]
+ADDRESS = Url.parse("s3://bucket/out")
 SCORE = [FieldColumn("score", "number", "score", by_path=False, optional=True)]
 
 
@@ -50,11 +51,21 @@ def store(
 ) -> Iterator[Server]:
     """An object store in the environment of this process, and an empty folder for spools."""
     (tmp_path / "spools").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "spools"))
-    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "spools"))
     server = started_server(getattr(request, "param", "moto"))
     with server.in_environment():
         yield server
+
+
+@pytest.fixture
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryObjects]:
+    """A store in memory, in which all is read and written that lies at an address, and an empty folder for spools."""
+    (tmp_path / "spools").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "spools"))
+    objects = MemoryObjects()
+    monkeypatch.setattr(object_workplace, "ObjectStore", lambda: objects)
+    yield objects
+    assert not list((tmp_path / "spools").iterdir())
 
 
 def uploaded(store: Server, folder: Path) -> str:
@@ -101,18 +112,30 @@ def listed_values(folder: Path, out: Path, more: Sequence[str] = ()) -> tuple[Pa
     return captions, scores
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("store", WRITABLE, indirect=True)
 def test_the_same_changes_make_the_same_rows(store: Server, tmp_path: Path) -> None:
+    url = check_changes(tmp_path, lambda folder: uploaded(store, folder), partial(objects_of, store))
+    there, here = open_dataset(url, stage=tmp_path / "staged"), open_dataset(tmp_path / "here")
+    assert [there.filename(row) for row in range(len(there))] == [here.filename(row) for row in range(len(here))]
+
+
+def test_the_same_changes_make_the_same_rows_in_memory(memory: MemoryObjects, tmp_path: Path) -> None:
+    check_changes(tmp_path, partial(put, memory), lambda url: objects_in(memory))
+
+
+def check_changes(tmp_path: Path, upload: Callable[[Path], str], objects_at: Callable[[str], dict[str, bytes]]) -> str:
+    """Makes the same changes in a folder and at an address, which it returns, and compares all versions."""
     images = Images(tmp_path)
     here = packed(images.listed(7)[0], tmp_path / "here", "tar", shard_size=1000)
-    there = uploaded(store, here)
+    there = upload(here)
     captions, scores = tmp_path / "captions.csv", tmp_path / "scores.csv"
     more = images.listed(4)[0]
 
     def both(function: Callable[..., ChangeReport], *arguments: Any, **options: Any) -> None:
-        before = objects_of(store, there)
+        before = objects_at(there)
         planned = function(there, *arguments, **options, dry_run=True)
-        assert objects_of(store, there) == before, "a dry run has written something"
+        assert objects_at(there) == before, "a dry run has written something"
         mine, theirs = function(here, *arguments, **options), function(there, *arguments, **options)
         assert (theirs.version, theirs.records, theirs.added, theirs.dropped, theirs.sides) == (
             mine.version,
@@ -122,7 +145,7 @@ def test_the_same_changes_make_the_same_rows(store: Server, tmp_path: Path) -> N
             mine.sides,
         )
         assert str(theirs.dataset) == str(planned.dataset) == there
-        after = objects_of(store, there)
+        after = objects_at(there)
         assert all(after[name] == data for name, data in before.items() if name != "manifest.json")
         for path in after.keys() - before.keys():
             assert any(path.startswith(each.partition("*")[0]) for each in planned.written), path
@@ -138,25 +161,12 @@ def test_the_same_changes_make_the_same_rows(store: Server, tmp_path: Path) -> N
     both(drop_rows, where="score = 2")
     both(append, images.listed(3)[0])
     both(split)
-    copy = written(objects_of(store, there), tmp_path / "copy")
+    copy = written(objects_at(there), tmp_path / "copy")
     assert not verify(copy).orphans
     for number in range(1, load_version(here).number + 1):
         assert samples(copy, version=number) == samples(here, version=number)
     assert samples(copy, split="val") == samples(here, split="val")
-
-
-ADDRESS = Url.parse("s3://bucket/out")
-
-
-@pytest.fixture
-def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryObjects]:
-    """A store in memory, in which all is read and written that lies at an address."""
-    (tmp_path / "spools").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "spools"))
-    objects = MemoryObjects()
-    monkeypatch.setattr(object_workplace, "ObjectStore", lambda: objects)
-    yield objects
-    assert not list((tmp_path / "spools").iterdir())
+    return there
 
 
 @pytest.fixture
@@ -165,14 +175,19 @@ def labelled(tmp_path: Path) -> Path:
     return packed(listed(tmp_path, 0, 6), tmp_path / "labelled", "tar")
 
 
-def put(memory: MemoryObjects, folder: Path) -> None:
+def put(memory: MemoryObjects, folder: Path) -> str:
     memory.objects |= {f"{ADDRESS}/{name}": data for name, data in tree(folder).items()}
+    return str(ADDRESS)
+
+
+def objects_in(memory: MemoryObjects) -> dict[str, bytes]:
+    return {address.removeprefix(f"{ADDRESS}/"): data for address, data in memory.objects.items()}
 
 
 def contents(memory: MemoryObjects) -> tuple[list[tuple[Any, ...]], list[int]]:
     """The rows of the newest version at the address, all that it names being sound, and the labels of those for val."""
     with tempfile.TemporaryDirectory() as name:
-        written({address.removeprefix(f"{ADDRESS}/"): data for address, data in memory.objects.items()}, Path(name))
+        written(objects_in(memory), Path(name))
         is_split = has_versions(Path(name)) and load_version(Path(name)).split is not None
         val = [int(label) for label in open_dataset(name, split="val").targets] if is_split else []
         return samples(Path(name)), val
