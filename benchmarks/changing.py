@@ -22,7 +22,7 @@ from benchmarks.measure import alternate, child, describe_list, kind_of, print_t
 from benchmarks.open import make_dataset
 from packtrain import PackOptions, StoreOptions, pack
 from packtrain._core.versions import SEGMENTS, Change, begin_versions, publish
-from packtrain._packer.changing import _with_segment, segment_of
+from packtrain._packer.changing import segment_of
 
 RECORDS: Final = 100_000_000
 SHARDS: Final = 20_480
@@ -107,7 +107,8 @@ def _appends(folder: Path, images: Path, records: int, count: int) -> dict[str, 
     make_dataset(dataset / SEGMENTS / _NAME, records, max(1, SHARDS * records // RECORDS))
     begin_versions(dataset)
     segment = segment_of(dataset / SEGMENTS / _NAME, _NAME)
-    publish(dataset, partial(_with_segment, dataset, segment, Change("append", "a synthetic segment")))
+    change = Change("append", "a synthetic segment")
+    publish(dataset, lambda newest: newest.after(change, [*newest.segments, segment]))
     figures: dict[str, list[float]] = {"seconds": [], "command_seconds": [], "bytes": []}
     for number in range(count):
         one = _list(folder / f"one-{number}.txt", paths[8 + number : 9 + number])
