@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -297,6 +298,20 @@ class PackedDataset(ImageDataset):
         )
 
 
+class OpenedVersion(NamedTuple):
+    """A version that is at hand.
+
+    Attributes:
+        path: Its folder.
+        caches: The caches that segments are read from, by the names of these.
+        held: What keeps all that from being evicted.
+    """
+
+    path: Path
+    caches: Mapping[str, ChunkCache] = MappingProxyType({})
+    held: object = None
+
+
 @dataclass(frozen=True)
 class VersionPlace:
     """A dataset of versions, and options for all of them, which `open_dataset` explains.
@@ -305,6 +320,7 @@ class VersionPlace:
         location: Where the dataset lies.
         of_store: Makes the samples of a store, with given transforms.
         stage: Where a version is staged to; None to read it where it is.
+        budget: What a version at an address may take there, as it was given; None: all of it is copied.
         io: As it was given.
         check: As it was given.
         split: Names of the sides whose rows are read; None for all rows.
@@ -313,9 +329,26 @@ class VersionPlace:
     location: Location
     of_store: Callable[..., PackedSamples]
     stage: str | os.PathLike[str] | StageOptions | None
+    budget: str | int | None
     io: str
     check: Check
     split: Sequence[str] | None
+
+    def opened(self, number: int | None) -> OpenedVersion:
+        """The folder of a version, with a lease on what was staged for it; raises what `open_dataset` raises."""
+        if self.stage is None:
+            assert isinstance(self.location, Path), "what lies at an address is staged"
+            return OpenedVersion(self.location)
+        if self.budget is None:
+            from packtrain._storage.staging.stager import stage
+
+            copied = stage(self.location, self.stage, version=number)
+            return OpenedVersion(copied.path, held=copied)
+        from .streamed import open_streamed_version
+
+        assert isinstance(self.location, Url), "what is on this machine has no budget"
+        stream = open_streamed_version(self.location, self.stage, self.budget, number, check=self.check)
+        return OpenedVersion(stream.path, stream.caches, stream)
 
 
 class VersionDataset(PackedDataset):
@@ -335,19 +368,20 @@ class VersionDataset(PackedDataset):
         target_transform: TransformLike | None,
     ) -> None:
         self._place = place
-        if place.stage is not None:
-            from packtrain._storage.staging.stager import stage
-
-            # Its leases are released at the end of the function, when the stores hold their own.
-            copied = stage(place.location, place.stage, version=number)
-            self._folder, number = copied.path, None
-        else:
-            assert isinstance(place.location, Path), "what lies at an address is staged"
-            self._folder = place.location
-        version = load_version(self._folder, number)
+        opened = place.opened(number)
+        # Its leases are released at the end of the function, when the stores hold their own.
+        self._folder = opened.path
+        version = load_version(self._folder, number if self._folder == place.location else None)
         self.version: Final = version.number
-        remote = isinstance(place.location, Url)
-        stores = segment_stores(self._folder, version, place.io, place.check, place.split or (), copied=remote)
+        stores = segment_stores(
+            self._folder,
+            version,
+            place.io,
+            place.check,
+            place.split or (),
+            copied=isinstance(place.location, Url),
+            caches=opened.caches,
+        )
         kept: Sequence[npt.NDArray[np.int64] | KeptRows | None] = [
             None if segment.dropped is None else KeptRows(self._folder, segment) for segment in version.segments
         ]
@@ -536,12 +570,7 @@ def open_dataset(
         # Only who meets one asks: most datasets have no versions.
         if not is_changed(location := place_of("path", path)):
             raise
-        if budget is not None:
-            raise UsageError(
-                f"budget={budget!r}: {location} was changed since it was packed, and is copied as a whole: leave it "
-                "out, or limit all copies with stage=packtrain.StageOptions(to=..., budget=...)"
-            ) from None
-        place = VersionPlace(location, of_store, stage, io, check, sides)
+        place = VersionPlace(location, of_store, stage, budget, io, check, sides)
         return VersionDataset(place, version, transform, target_transform)
     if sides is not None:
         raise not_split(os.fspath(path))

@@ -7,9 +7,11 @@ import os
 from packtrain._core.errors import UsageError
 from packtrain._core.sizes import byte_count
 from packtrain._storage.location import location_of, object_store
+from packtrain._storage.remote.urls import Url
 from packtrain._storage.staging.options import StageOptions, options_from
 from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.opening import open_stream
+from packtrain._storage.streams.versions import VersionStream, open_version
 
 from .sound import Check
 from .store import RecordStore
@@ -51,3 +53,19 @@ def open_streamed(
         return RecordStore(opened.dataset, io=io, check=check, chunks=opened)
     # The lease of `opened` is released at the end of the function, when the store holds its own.
     return RecordStore(opened.path, io=io, check=check, copied=True)
+
+
+def open_streamed_version(
+    location: Url,
+    stage: str | os.PathLike[str] | StageOptions,
+    budget: str | int,
+    number: int | None,
+    *,
+    check: Check,
+) -> VersionStream:
+    """Opens a version of a dataset in an object store; arguments and errors are those of `open_streamed`."""
+    limit, objects = byte_count("budget", budget), object_store()
+    try:
+        return open_version(location, options_from(stage), limit, objects, number=number, check=bool(check))
+    finally:
+        objects.close()

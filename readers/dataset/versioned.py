@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +37,7 @@ from packtrain._core.versions import (
     segment_manifest,
     version_path,
 )
-from packtrain._storage.staging.locks import lease_on
+from packtrain._storage.staging.locks import lease_on_version
 
 from .indexed import IndexedValues
 from .kept import is_kept
@@ -44,6 +45,9 @@ from .records import FieldRecords
 from .sides import Sides, not_split, segment_sides
 from .sound import Check
 from .store import Label, RecordStore
+
+if TYPE_CHECKING:
+    from packtrain._storage.streams.client import ChunkCache
 
 
 class VersionLease:
@@ -63,7 +67,7 @@ class VersionLease:
     def __init__(self, dataset: Path, number: int) -> None:
         self._of: Final = (dataset, number)
         path = version_path(dataset, number)
-        self._copy: Final = lease_on(dataset)
+        self._copy: Final = lease_on_version(dataset)
         self._lock: Lock | None = None
         with reading(path):
             try:
@@ -123,6 +127,7 @@ class SegmentStore(RecordStore):
         split: How the version is split.
         sides: Names of the sides whose rows are read; none if all rows are.
         copied: True if the dataset was opened in an object store, and this is a copy of it.
+        chunks: The cache that the segment is read from; None: its shards are in its folder.
 
     Raises:
         CorruptFile: A manifest or an index is damaged, or is not the one that the version names.
@@ -140,11 +145,13 @@ class SegmentStore(RecordStore):
         split: Split | None = None,
         sides: Sequence[str] = (),
         copied: bool = False,
+        chunks: ChunkCache | None = None,
     ) -> None:
-        self._of: Final = (dataset, schema, segment, lease, io, check, split, sides, copied)
+        self._of: Final = (dataset, schema, segment, lease, io, check, split, sides, copied, chunks)
         self.side_names = () if split is None else split.names
         manifest = segment_manifest(dataset, segment)
-        super().__init__(segment.folder(dataset), io=io, check=check, copied=copied, manifest=manifest)
+        path = segment.folder(dataset) if chunks is None else chunks.dataset
+        super().__init__(path, io=io, check=check, copied=copied, chunks=chunks, manifest=manifest)
         self._layers: Final[dict[str, RecordStore]] = {}
         for layer in segment.layers:
             manifest = layer_manifest(dataset, segment, layer)
@@ -229,13 +236,21 @@ class SegmentStore(RecordStore):
 
 
 def segment_stores(
-    dataset: Path, version: Version, io: str, check: Check, sides: Sequence[str] = (), *, copied: bool = False
+    dataset: Path,
+    version: Version,
+    io: str,
+    check: Check,
+    sides: Sequence[str] = (),
+    *,
+    copied: bool = False,
+    caches: Mapping[str, ChunkCache] = MappingProxyType({}),
 ) -> list[SegmentStore]:
     """The records of each segment of a version; raises what the class raises, and UsageError if it was dropped."""
     lease = VersionLease(dataset, version.number)
     schema, split = version.schema, version.split
     return [
-        SegmentStore(dataset, schema, segment, lease, io, check, split, sides, copied) for segment in version.segments
+        SegmentStore(dataset, schema, segment, lease, io, check, split, sides, copied, caches.get(segment.name))
+        for segment in version.segments
     ]
 
 

@@ -21,7 +21,7 @@ from packtrain._core.locks import Lock, lock_holders
 from packtrain._core.manifest import MANIFEST
 from packtrain._core.paths import local_path
 
-from .documents import STREAM, read_origin
+from .documents import STREAM, STREAMED, read_origin
 from .folder import Folder
 from .root import Root, entry_key
 
@@ -105,6 +105,12 @@ def lease_on(path: str | os.PathLike[str]) -> Lease | None:
             command = f"packtrain staged repair {shlex.quote(str(path))}"
             raise StagingError(f"somebody has removed {path / MANIFEST}: `{command}` copies it again")
     return lease
+
+
+def lease_on_version(path: Path) -> Lease | None:
+    """The same for the folder of a version, which may lie in the entry of caches; raises what `lease_on` raises."""
+    entry = Path(os.path.realpath(path.parent))
+    return lease_on(path) if path.name != STREAMED or Root.around(entry) is None else lease_on_entry(entry)
 
 
 def lock_path(root: Root, key: str, what: What) -> Path:

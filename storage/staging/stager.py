@@ -36,7 +36,7 @@ from .root import Root
 from .source import SourceDataset
 from .transfer import check_files, warm_files
 from .version_documents import is_changed
-from .versions import SourceVersion
+from .versions import SourceVersion, VersionPart
 
 
 @dataclass(frozen=True)
@@ -150,13 +150,9 @@ def _stage(source: SourceDataset, options: StageOptions, report: OnStageProgress
 
 
 def _stage_version(source: SourceVersion, options: StageOptions, report: OnStageProgress, warn: OnWarning) -> Staged:
-    root, parts = Root.make(options.to), dict[str, Staged]()
-    for part in source.parts():
-        with file_errors(root.path, StagingError):
-            held = Lease(root, part.key)
-        with held:
-            # Each has a lease of its own afterwards, so that none makes room for another.
-            parts[part.name] = _stage(source.of_part(part, root), options, report, warn)
+    root = Root.make(options.to)
+    # Each keeps its lease, so that none makes room for another.
+    parts = {part.name: stage_part(source, part, options, report, warn) for part in source.parts()}
     with file_errors(root.path, StagingError):
         lease = Lease(root, source.key)
         entry = source.entry(root, {name: part.path for name, part in parts.items()}, options, report)
@@ -172,6 +168,21 @@ def _stage_version(source: SourceVersion, options: StageOptions, report: OnStage
         lease=lease,
         parts=staged,
     )
+
+
+def stage_part(
+    source: SourceVersion,
+    part: VersionPart,
+    options: StageOptions,
+    report: OnStageProgress = lambda progress: None,
+    warn: OnWarning = lambda warning: None,
+) -> Staged:
+    """Stages a segment or a layer of a version; raises what `stage` raises."""
+    root = Root.make(options.to)
+    with file_errors(root.path, StagingError):
+        held = Lease(root, part.key)
+    with held:
+        return _stage(source.of_part(part, root), options, report, warn)
 
 
 @checks_names()

@@ -7,6 +7,7 @@ an entry, too, with its documents, and with links to the entries of its segments
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from ..location import Location, object_store
 from ..remote.objects import Objects
 from ..remote.urls import Url
 from .copying import wait_for_build_lock
-from .documents import Provenance, in_blocks, write_provenance
+from .documents import STREAM, STREAMED, Provenance, in_blocks, write_origin, write_provenance
 from .eviction import discard_copy, make_room, under_ledger
 from .folder import Folder
 from .options import OnStageProgress, StageOptions
@@ -125,7 +126,13 @@ class SourceVersion:
         return SourceDataset.load(part.location, self.objects, segment=part.key)
 
     def entry(
-        self, root: Root, parts: Mapping[str, Path], options: StageOptions, on_progress: OnStageProgress
+        self,
+        root: Root,
+        parts: Mapping[str, Path],
+        options: StageOptions,
+        on_progress: OnStageProgress,
+        *,
+        streamed: bool = False,
     ) -> Folder:
         """Gives the entry of the version, with links to its parts, which are in the same root.
 
@@ -134,27 +141,31 @@ class SourceVersion:
             parts: The folder of each part.
             options: Limits on space.
             on_progress: Called while another process makes it.
+            streamed: True if some of the parts lie in caches. Then the entry is none of the copy of a version, and the
+                version lies in its folder `STREAMED`.
 
         Raises:
             NoRoom: There is no room for the documents.
         """
-        links = {name: Path("..", "..", path.relative_to(root.path)) for name, path in parts.items()}
-        entry = root.find_entry(self.key)
-        if entry is not None and self._is_whole(entry, links):
+        key = self.key + STREAM * streamed
+        up = (os.pardir,) * (2 + streamed)
+        links = {name: Path(*up, path.relative_to(root.path)) for name, path in parts.items()}
+        entry = root.find_entry(key)
+        if entry is not None and self._is_whole(_version_in(entry, streamed), links):
             return entry
-        with wait_for_build_lock(root, self.key, on_progress):
-            entry = root.find_entry(self.key)
+        with wait_for_build_lock(root, key, on_progress):
+            entry = root.find_entry(key)
             if entry is None:
                 need = sum(in_blocks(len(data)) for data in self.documents.values()) + in_blocks(0)
-                under_ledger(root, lambda checks, last: make_room(root, self.key, need, options, checks))
-                copy = root.make_copy(self.key)
-                self._write(copy.own_folder(_DATA), links)
+                under_ledger(root, lambda checks, last: make_room(root, key, need, options, checks))
+                copy = root.make_copy(key)
+                self._write(copy.own_folder(_DATA), links, streamed)
                 with root.ledger():
                     name = readable(f"{self.location.name[:25]}-version-{self.version.number}")
-                    entry = root.publish(copy, _DATA, name, self.key)
-                    discard_copy(root, self.key)
+                    entry = root.publish(copy, _DATA, name, key)
+                    discard_copy(root, key)
             else:
-                self._write(entry, links)
+                self._write(entry, links, streamed)
         return entry
 
     def _is_whole(self, entry: Folder, links: Mapping[str, Path]) -> bool:
@@ -162,7 +173,8 @@ class SourceVersion:
             entry.file_status(name, len(data)) for name, data in self.documents.items()
         )
 
-    def _write(self, folder: Folder, links: Mapping[str, Path]) -> None:
+    def _write(self, entry: Folder, links: Mapping[str, Path], streamed: bool) -> None:
+        folder = _version_in(entry, streamed)
         for name in {name.rpartition("/")[0] for name in (*self.documents, *links)} - {""}:
             folder.own_folder(name)
         for name, path in links.items():
@@ -172,7 +184,14 @@ class SourceVersion:
         for name, data in sorted(self.documents.items(), key=lambda each: each[0] == MANIFEST):
             if folder.file_status(name, len(data)) is None:
                 folder.write(name, data)
-        write_provenance(folder, Provenance(self.location))
+        if isinstance(self.location, Url) and streamed:
+            write_origin(entry, self.location)
+        else:
+            write_provenance(entry, Provenance(self.location))
+
+
+def _version_in(entry: Folder, streamed: bool) -> Folder:
+    return entry.own_folder(STREAMED) if streamed else entry
 
 
 def key_of_version(document: bytes) -> str:

@@ -79,10 +79,16 @@ def open_stream(
     """
     require_cache(options)
     origin = Origin(location, objects)
-    manifest = origin.manifest()
+    return stream_of(SourceDataset.without_plan(origin, origin.manifest()), options, budget, fetch_with, check)
+
+
+def stream_of(
+    source: SourceDataset, options: StageOptions, budget: int | None, fetch_with: str, check: bool
+) -> Staged | ChunkCache:
+    """The same as `open_stream` for a dataset whose manifest is known."""
+    manifest, location = source.manifest, source.location
     url = location if isinstance(location, Url) else Url.parse(str(manifest.base))
-    source = SourceDataset.without_plan(origin, manifest)
-    whole = _whole(source)
+    whole = whole_bytes(source)
     budget = whole if budget is None else budget
     root = Root.make(options.to)
     with file_errors(root.path, StagingError):
@@ -135,7 +141,7 @@ def _entry(
     return entry
 
 
-def _whole(source: SourceDataset) -> int:
+def whole_bytes(source: SourceDataset) -> int:
     """Bytes that a cache with all of a dataset takes at most."""
     manifest = source.manifest
     # Chunks take whole blocks, of which a small shard has one of its own, and there are table, plan and log.
