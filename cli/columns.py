@@ -28,7 +28,7 @@ def column_options(command: F) -> F:
     options = [
         click.option("--image", metavar="COL", help="Column of a list with a header: paths of the images."),
         click.option("--label", metavar="COL", help="Column of the labels."),
-        *[_kind_option(kind) for kind in KINDS.values() if not kind.indexed],
+        *map(_kind_option, KINDS.values()),
         *_array_options(),
         click.option(
             "--mask-classes", metavar="NAME=FILE", multiple=True, help="File of the names of a mask's values."

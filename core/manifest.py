@@ -337,7 +337,7 @@ class Manifest:
 
 def document_version(schema: Schema, *, plain: bool) -> int:
     """Version of the plan or manifest of a dataset: 1, if it is `plain`, or 2 if these can say everything."""
-    if len(schema.stored) < len(schema.fields):
+    if schema.indexed:
         return NEWEST
     return 1 if plain and schema.plain else VERSION
 
@@ -348,7 +348,7 @@ def require_version(version: int, schema: Schema) -> None:
     Raises:
         ValueError: It cannot.
     """
-    if version < NEWEST and len(schema.stored) < len(schema.fields):
+    if version < NEWEST and schema.indexed:
         raise ValueError(f"fields that lie in the index, in a document of version {version}")
 
 

@@ -178,6 +178,11 @@ class Schema:
         return tuple(field for field in self.fields if not field.indexed)
 
     @cached_property
+    def indexed(self) -> tuple[Field, ...]:
+        """The fields that lie in the index."""
+        return tuple(field for field in self.fields if field.indexed)
+
+    @cached_property
     def in_shards(self) -> Schema:
         """The same without the fields that lie in the index; there must be another one."""
         return replace(self, fields=self.stored)

@@ -77,9 +77,15 @@ class RandomRecords:
     def _schema(self, store: RecordStore) -> Schema:
         """Return the schema of what is copied. A cache has no names of classes."""
         schema = store.schema
+        wanted = list(schema.fields) if self.fields is None else [schema[name] for name in self.fields if name != LABEL]
+        for field in wanted:
+            if field.indexed:
+                raise UsageError(
+                    f"{self.path}: the {field.kind} {field.name} lies in the index, and a growing cache has records "
+                    f"alone: name the others, as in fields={schema.in_shards.names}"
+                )
         if self.fields is None:
             return Schema(schema.fields, schema.labels)
-        wanted = [schema[name] for name in self.fields if name != LABEL]
         if LABEL in self.fields and schema.labels.kind == "none":
             raise UsageError(f"{self.path} has no labels: leave out {LABEL!r}")
         wanted.sort(key=schema.fields.index)

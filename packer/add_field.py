@@ -139,15 +139,14 @@ def _planned(
     if table.rejects:
         first = table.rejects[0]
         raise ListError(f"{listed}: line {first.line}: {first.reason}")
-    values = listed_values(table, indexed, len(stored), listed) if indexed else []
+    settled = settled_fields(table, PackOptions(columns=Columns(fields=(*stored, *indexed))))
+    values = listed_values(table, indexed, settled[len(stored) :], len(stored), listed) if indexed else []
     place.bring_indexes(newest)
     folder = place.folder
     matches = _matched(folder, newest, table, listed, optional=all(column.optional for column in columns))
     planned: list[_PlannedLayer | _IndexLayer] = []
     if stored:
-        options = PackOptions(columns=Columns(fields=stored), seed=None)
-        settled = settled_fields(table, options)
-        options = replace(options, columns=Columns(fields=tuple(map(_as_settled, stored, settled))))
+        options = PackOptions(columns=Columns(fields=tuple(map(_as_settled, stored, settled))), seed=None)
         planned += [_PlannedLayer.of(folder, each, table, matches[each.name], options, key) for each in newest.segments]
     if indexed:
         planned += [

@@ -13,8 +13,10 @@ from packtrain._core.index import ROW_COLUMNS, Index, text_column
 from packtrain._core.schema import Field, Schema
 from packtrain._formats.writing import NewSample, ShardWriter, WrittenShard
 
-from .reordering import Form, picked_texts
+from .reordering import Form, Texts, picked_texts
 
+PATH: Final = "path"
+"""The column of the paths, a text column."""
 MISSING: Final = -1
 """Length of a record that a sample is without; its other values are 0."""
 
@@ -29,11 +31,11 @@ class ShardColumns:
     Attributes:
         arrays: Arrays [samples, ...] by the name of their column: ``line``, those of the fields, and ``label`` if the
             dataset has labels.
-        paths: Path of each sample, as `text_column` makes it of texts.
+        texts: The text columns by their names: the path of each sample, and the values of strings.
     """
 
     arrays: dict[str, Array]
-    paths: tuple[Ints, Array]
+    texts: dict[str, Texts]
 
     @classmethod
     def of(
@@ -47,7 +49,7 @@ class ShardColumns:
         """Makes columns of samples that come one by one.
 
         Args:
-            schema: What samples consist of.
+            schema: What samples consist of, without fields that lie in the index.
             lines: Line of each sample.
             labels: Label of each sample; ignored if the dataset has no labels.
             records: For each sample and field: the values of the field's columns; None where it is missing.
@@ -63,7 +65,7 @@ class ShardColumns:
             arrays |= columns
         if schema.labels.kind != "none":
             arrays["label"] = np.array(labels, schema.labels.dtype).reshape(schema.labels.shape(len(lines)))
-        return cls(arrays, text_column(paths, len(lines)))
+        return cls(arrays, {PATH: text_column(paths, len(lines))})
 
     @classmethod
     def from_index(cls, index: Index, schema: Schema) -> Self:
@@ -77,35 +79,38 @@ class ShardColumns:
         for field in schema.fields:
             columns = index.field(field.name)
             arrays |= {name: columns[name.removeprefix(field.prefix)] for name in field.columns()}
-        return cls(arrays, (index["path_offsets"], index["path_bytes"]))
+        texts = {PATH: (index["path_offsets"], index["path_bytes"])}
+        for field in schema.fields:
+            if field.text_column is not None:
+                columns = index.field(field.name)
+                texts[field.text_column] = columns["value_offsets"], columns["value_bytes"]
+        return cls(arrays, texts)
 
     def __len__(self) -> int:
         """Number of samples."""
-        return len(self.paths[0]) - 1
+        return len(self.texts[PATH][0]) - 1
 
     def fits(self, schema: Schema, records: int) -> bool:
         """True if these can be the columns of this number of samples."""
         forms = {name: Form(values.dtype.str, values.shape[1:]) for name, values in self.arrays.items()}
         return (
             forms == column_forms(schema)
-            and [values.dtype.str for values in self.paths] == ["<i8", "|u1"]
-            and {len(self), *map(len, self.arrays.values())} == {records}
+            and all([values.dtype.str for values in each] == ["<i8", "|u1"] for each in self.texts.values())
+            and {len(offsets) - 1 for offsets, _ in self.texts.values()} == {records}
+            and {*map(len, self.arrays.values())} == {records}
         )
 
     def rows(self, rows: Ints) -> ShardColumns:
         """The columns of these of the samples, in this order."""
-        offsets, texts = self.paths
-        sizes = offsets[rows + 1] - offsets[rows]
-        ends = np.concatenate([np.zeros(1, "<i8"), np.cumsum(sizes)])
         arrays = {name: values[rows] for name, values in self.arrays.items()}
-        return ShardColumns(arrays, (ends, picked_texts(texts, offsets[rows], sizes)))
+        return ShardColumns(arrays, {name: _some(each, rows) for name, each in self.texts.items()})
 
 
 class RowWriter:
     """Writes samples with a writer of shards, and collects the columns of what was written.
 
     Args:
-        writer: The writer of the shard.
+        writer: The writer of the shard, for the fields that have records.
         schema: What samples consist of.
     """
 
@@ -116,13 +121,20 @@ class RowWriter:
         self._labels: list[Any] = []
         self._paths: list[bytes] = []
         self._values: list[tuple[tuple[int, ...] | None, ...]] = []
+        self._indexed: list[list[bytes | None]] = [[] for _ in schema.indexed]
 
     def __len__(self) -> int:
         """Number of samples."""
         return len(self._lines)
 
-    def add(self, sample: NewSample, path: bytes = b"") -> None:
-        """Writes a sample; `path` is its path in the list."""
+    def add(self, sample: NewSample, path: bytes = b"", values: Sequence[bytes | None] = ()) -> None:
+        """Writes a sample.
+
+        Args:
+            sample: The sample, with the records that it has.
+            path: Its path in the list.
+            values: The bytes of its values that lie in the index, in the order of the schema; None where missing.
+        """
         self._writer.add(sample)
         self._lines.append(sample.line)
         self._labels.append(sample.label)
@@ -130,6 +142,8 @@ class RowWriter:
         self._values.append(
             tuple(None if record is None else (record.size, record.crc32c, *record.frame) for record in sample.records)
         )
+        for found, value in zip(self._indexed, values, strict=True):
+            found.append(value)
 
     def finish(self) -> tuple[WrittenShard, ShardColumns]:
         """Completes and closes the file, which the caller fsyncs, and returns the columns of its samples."""
@@ -138,7 +152,10 @@ class RowWriter:
             [None if values is None else (offset, *values) for offset, values in zip(*sample, strict=True)]
             for sample in zip(written.offsets, self._values, strict=True)
         ]
-        return written, ShardColumns.of(self._schema, self._lines, self._labels, records, self._paths)
+        columns = ShardColumns.of(self._schema.in_shards, self._lines, self._labels, records, self._paths)
+        for field, values in zip(self._schema.indexed, self._indexed, strict=True):
+            _add_values(columns, field, values)
+        return written, columns
 
     def close(self) -> None:
         """Closes the file, whether it is complete or not."""
@@ -153,9 +170,33 @@ def column_forms(schema: Schema) -> dict[str, Form]:
     return forms
 
 
+def text_columns(schema: Schema) -> tuple[str, ...]:
+    """Names of the text columns that every shard of a dataset contributes."""
+    return PATH, *(field.text_column for field in schema.fields if field.text_column is not None)
+
+
 def missing_columns(field: Field, count: int) -> dict[str, Array]:
     """The columns of a field that none of `count` samples has."""
     return {
         name: np.full(count, MISSING if name == f"{field.prefix}length" else 0, dtype)
         for name, dtype in field.columns().items()
     }
+
+
+def _add_values(columns: ShardColumns, field: Field, values: Sequence[bytes | None]) -> None:
+    """Adds the columns of a field that lies in the index, of the bytes of its values."""
+    columns.arrays[f"{field.prefix}valid"] = np.array([value is not None for value in values], "|u1")
+    if field.text_column is not None:
+        columns.texts[field.text_column] = text_column((value or b"" for value in values), len(values))
+    else:
+        dtype = np.dtype(field.dtype)
+        data = b"".join(bytes(dtype.itemsize) if value is None else value for value in values)
+        columns.arrays[f"{field.prefix}value"] = np.frombuffer(data, dtype)
+
+
+def _some(column: Texts, rows: Ints) -> Texts:
+    """The texts of these rows, in this order."""
+    offsets, texts = column
+    sizes = offsets[rows + 1] - offsets[rows]
+    ends = np.concatenate([np.zeros(1, "<i8"), np.cumsum(sizes)])
+    return ends, picked_texts(texts, offsets[rows], sizes)

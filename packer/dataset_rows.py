@@ -29,6 +29,7 @@ from packtrain._readers.dataset.stored_rows import StoredRows
 
 from .encoding import encode, encoded_image, encoded_mask, naming, record_encoder
 from .images import extension_of, store_image, store_pixels
+from .index_values import encoded_value
 from .listing import Encoded, EncodedSample, ListedSample, Reject, dataset_name
 from .lists.labels import stored_labels
 from .masks import Frame, StoredMask, store_indices, store_mask
@@ -174,11 +175,6 @@ class DatasetRows:
 
 def stored_by(field: Field, options: StoreOptions | None) -> Field:
     """The field as it becomes."""
-    if field.indexed:
-        raise UsageError(
-            f"field {field.name}: a {field.kind} lies in the index, and cannot be written again yet: `pack`, `append` "
-            "and `compact` take datasets without such fields"
-        )
     if options is None or field.store is None:
         return field
     if field.store.store_mode.is_raw and options.keeps_pixels:
@@ -287,6 +283,9 @@ class RecordCopier:
     def _encode(self, field: Field, row: int, frame: Frame) -> Encoded | None:
         if field.kind == "image":
             return self._image(field, row)[0]
+        if field.indexed:
+            found = self._store.field(field.name).value(row)
+            return None if found is None else encoded_value(field, found)
         records = self._store.records(field.name)
         if field.kind == "mask":
             return self._mask(field, records, row, frame)

@@ -17,7 +17,9 @@ from packtrain._core.paths import is_address
 from packtrain._core.schema import Field, Schema
 
 from .images import StoredImage, encoder, store_image
+from .index_values import encoded_value, number_in
 from .listing import Encoded, EncodedSample, ListedSample
+from .options import FieldColumn
 from .sources import Refused, read_source
 
 if TYPE_CHECKING:
@@ -170,6 +172,11 @@ def encode(field: Field, data: bytes, *, by_path: bool = True, frame: Frame | No
             _require_text(data)
         case "json":
             _require_json(data)
+        case "number":
+            return encoded_value(field, number_in(data))
+        case "string":
+            _require_text(data)
+            return encoded_value(field, data.decode())
     return as_it_is(field, data)
 
 
@@ -181,7 +188,7 @@ def as_it_is(field: Field, data: bytes) -> Encoded:
 
 
 @contextmanager
-def naming(field: Field, path: str | None = None) -> Iterator[None]:
+def naming(field: Field | FieldColumn, path: str | None = None) -> Iterator[None]:
     """Puts the name of a field in front of the reason why it is refused, and the path of its file behind it."""
     try:
         yield

@@ -19,18 +19,16 @@ from packtrain._core.manifest import INDEX, MANIFEST, PLAN, FieldInfo, Manifest
 from packtrain._core.options import LabelSpec
 from packtrain._core.schema import Field
 
+from .encoding import encode
 from .listing import Cell, Listing
 from .options import Columns, FieldColumn
 from .plan import Plan
 from .planning import planned_columns, written_by
 from .rejects import write_rejects
 from .reordering import picked_texts
+from .sources import Refused
 
 _AT_ONCE: Final = 1 << 14
-_EXACT: Final = 1 << 53
-"""Up to here, float64 has every whole number."""
-_MISSING, _BOOL, _INT, _FLOAT = range(4)
-_WORDS: Final = {_BOOL: "true or false", _INT: "a whole number", _FLOAT: "a fraction"}
 Ints = npt.NDArray[np.int64]
 
 
@@ -69,113 +67,51 @@ class ListedValues:
         return FieldInfo.of(replace(self.field, optional=self.field.optional or missing > 0), missing=missing)
 
 
-def listed_values(table: Listing, columns: Sequence[FieldColumn], first: int, listed: Path) -> list[ListedValues]:
+def listed_values(
+    table: Listing, columns: Sequence[FieldColumn], fields: Sequence[Field], first: int, listed: Path
+) -> list[ListedValues]:
     """Reads columns of a list whose fields lie in the index.
 
     Args:
         table: The list.
         columns: The columns.
+        fields: Their fields.
         first: Which of the cells of a row is the first of them.
         listed: Path of the list, for messages.
 
     Raises:
-        ListError: The numbers of a column are of types that do not fit together, or there are none; the message names
-            the line.
+        ListError: A field has no room for a value; the message names the line.
     """
-    readers = [_Numbers() if column.kind == "number" else _Strings() for column in columns]
+    collected = [_Collected(field) for field in fields]
     for start in range(0, len(table), _AT_ONCE):
         for entry in table.entries(np.arange(start, min(start + _AT_ONCE, len(table)))):
-            for reader, cell in zip(readers, entry.cells[first:], strict=False):
-                reader.add(cell)
-
-    def line(ordinal: int) -> int:
-        return int(table.line_numbers(np.array([ordinal]))[0])
-
-    found = []
-    for reader, column in zip(readers, columns, strict=True):
-        try:
-            found.append(reader.values(column))
-        except _Unfit as unfit:
-            where = "" if unfit.ordinal is None else f"line {line(unfit.ordinal)}: "
-            raise ListError(f"{listed}: {where}column {column.column!r}: {unfit}") from None
-    return found
+            for column, each, cell in zip(columns, collected, entry.cells[first:], strict=False):
+                try:
+                    each.add(cell)
+                except Refused as refusal:
+                    raise ListError(f"{listed}: line {entry.line}: column {column.column!r}: {refusal}") from None
+    return [each.values() for each in collected]
 
 
-class _Unfit(ValueError):
-    """Numbers that do not fit together, and the ordinal of the row that shows it."""
+class _Collected:
+    """Collects the values of a field."""
 
-    def __init__(self, reason: str, ordinal: int | None = None) -> None:
-        super().__init__(reason)
-        self.ordinal = ordinal
-
-
-class _Strings:
-    """Collects texts."""
-
-    def __init__(self) -> None:
-        self._valid, self._ends, self._texts = bytearray(), array("q", [0]), bytearray()
+    def __init__(self, field: Field) -> None:
+        self._field = field
+        self._nothing = bytes(np.dtype(field.dtype).itemsize) if field.text_column is None else b""
+        self._valid, self._data, self._ends = bytearray(), bytearray(), array("q", [0])
 
     def add(self, cell: Cell | None) -> None:
         self._valid.append(cell is not None)
-        if cell is not None:
-            self._texts += cell.content
-        self._ends.append(len(self._texts))
+        self._data += self._nothing if cell is None else encode(self._field, cell.content).payload
+        if self._field.text_column is not None:
+            self._ends.append(len(self._data))
 
-    def values(self, column: FieldColumn) -> ListedValues:
-        field = Field(column.name, column.kind, column.optional)
-        valid, texts = np.frombuffer(self._valid, bool), np.frombuffer(self._texts, np.uint8)
-        return ListedValues(field, valid, texts, np.asarray(self._ends))
-
-
-class _Numbers:
-    """Collects numbers, and finds a type for them."""
-
-    def __init__(self) -> None:
-        self._types, self._whole, self._real = bytearray(), array("q"), array("d")
-
-    def add(self, cell: Cell | None) -> None:
-        type_, whole, real = _MISSING, 0, 0.0
-        if cell is not None:
-            content = cell.content
-            if content in (b"true", b"false"):
-                type_, whole = _BOOL, content == b"true"
-            elif content.lstrip(b"-").isdigit():
-                type_, whole = _INT, int(content)
-                real = float(whole)
-            else:
-                type_, real = _FLOAT, float(content)
-        self._types.append(type_)
-        self._whole.append(whole)
-        self._real.append(real)
-
-    def values(self, column: FieldColumn) -> ListedValues:
-        types = np.frombuffer(self._types, np.uint8)
-        there = set(np.unique(types).tolist()) - {_MISSING}
-        if not there and column.dtype is None:
-            raise _Unfit(
-                f"no row has a number, so its type is unknown: say what it is, as in --dtype {column.name}=int64"
-            )
-        dtype = column.dtype or ("|b1" if _BOOL in there else "<f8" if _FLOAT in there else "<i8")
-        allowed = {"|b1": {_BOOL}, "<i8": {_INT}, "<f8": {_INT, _FLOAT}}[dtype]
-        if wrong := there - allowed:
-            # Of a true and a number, whichever comes later.
-            first = self._first(types, there & allowed) if column.dtype is None else 0
-            ordinal = max(first, min(self._first(types, {each}) for each in wrong))
-            found = _WORDS[int(types[ordinal])]
-            others = " or ".join(_WORDS[each] for each in sorted(allowed))
-            if int(types[ordinal]) in allowed:
-                found, others = others, _WORDS[min(wrong)]
-            raise _Unfit(f"it holds {found}, and other rows {others}: make them alike", ordinal)
-        whole, real = np.asarray(self._whole), np.asarray(self._real)
-        if dtype == "<f8":
-            for ordinal in np.flatnonzero((types == _INT) & ((whole > _EXACT) | (whole < -_EXACT))).tolist():
-                if int(self._real[ordinal]) != self._whole[ordinal]:
-                    raise _Unfit(f"float64 would round {self._whole[ordinal]}: write it as a fraction", ordinal)
-        field = Field(column.name, column.kind, column.optional, dtype=dtype)
-        return ListedValues(field, types != _MISSING, real if dtype == "<f8" else whole.astype(dtype))
-
-    def _first(self, types: npt.NDArray[np.uint8], wanted: set[int]) -> int:
-        return int(np.isin(types, list(wanted)).argmax()) if wanted else 0
+    def values(self) -> ListedValues:
+        valid = np.frombuffer(self._valid, bool)
+        if self._field.text_column is None:
+            return ListedValues(self._field, valid, np.frombuffer(self._data, self._field.dtype))
+        return ListedValues(self._field, valid, np.frombuffer(self._data, np.uint8), np.asarray(self._ends))
 
 
 @dataclass(frozen=True)

@@ -77,11 +77,12 @@ class Reject:
 
 
 class Encoded(NamedTuple):
-    """A record that has no place in a shard yet.
+    """A record that has no place in a shard yet, or a value for the index.
 
     Attributes:
-        payload: Bytes of the record; of arrays, raw masks and raw images the values alone.
-        extension: File extension that names the encoding, without the dot.
+        payload: Bytes of the record; of arrays, raw masks and raw images the values alone; of numbers and strings those
+            of the value as its column has it.
+        extension: File extension that names the encoding, without the dot; empty for a value of the index.
         shape: Shape of the values, or height, width and channels of the image; () where it means nothing.
         dtype: numpy type string of values, which most containers hold as `.npy` files; None for all else.
         frame: Width, height and orientation, as far as the field has columns for them.
@@ -107,7 +108,7 @@ class EncodedSample(NamedTuple):
 
     Attributes:
         label: Its label; None if the dataset has no labels.
-        records: Its records in the order of the schema; None for a field that it is without.
+        records: Its records, and values for the index, in the order of the schema; None for a field that it is without.
     """
 
     label: StoredLabel

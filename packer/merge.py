@@ -274,7 +274,7 @@ def _read_notes(output: Output, plan: Plan, images: Listing | None, rows: Reorde
         ordinals[order] = planned
         count = note.info.records
         shard_column = np.full(count, number, ROW_COLUMNS["shard"])
-        rows.add(ordinals[:count], {**note.columns.arrays, "shard": shard_column}, note.columns.paths)
+        rows.add(ordinals[:count], {**note.columns.arrays, "shard": shard_column}, note.columns.texts)
         # Not views, which would keep all of it.
         gaps.append(ordinals[count:].copy())
         gap_lines.append(lines[count:].copy())

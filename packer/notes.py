@@ -30,7 +30,7 @@ from packtrain._core.opening import open_regular, read_regular
 from packtrain._core.problems import error_kind, reason
 from packtrain._core.typed import parse_json
 
-from .columns import ShardColumns
+from .columns import ShardColumns, text_columns
 from .listing import Reject
 from .plan import Plan
 
@@ -39,7 +39,6 @@ _MOST_BYTES: Final = 1 << 30
 """Notes that are larger are not read: a shard of some twenty million records."""
 _CHECKSUM_BYTES: Final = 4
 _FACTS: Final = "facts"
-_PATHS: Final = ("path_offsets", "path_bytes")
 _DAMAGED: Final = "has a damaged note"
 
 
@@ -99,7 +98,10 @@ class ShardNote:
         """The content of the file."""
         content = io.BytesIO()
         text = np.frombuffer(json.dumps(asdict(self.facts)).encode(), np.uint8)
-        members: dict[str, Any] = {**dict(zip(_PATHS, self.columns.paths, strict=True)), **self.columns.arrays}
+        members: dict[str, Any] = {}
+        for name, (offsets, data) in self.columns.texts.items():
+            members |= {f"{name}_offsets": offsets, f"{name}_bytes": data}
+        members |= self.columns.arrays
         # Without `allow_pickle`, which numpy before 2.2 takes for one more array. All of these hold numbers.
         np.savez(content, facts=text, **members)
         return content.getvalue() + _checksum(content.getbuffer())
@@ -156,8 +158,9 @@ def read_note(folder: Path, plan: Plan, number: int, holds: Callable[[ShardInfo]
         with _archive(io.BytesIO(data[:-_CHECKSUM_BYTES])) as archive:
             arrays = {name.removesuffix(".npy"): _member(archive, name) for name in archive.namelist()}
         facts = parse_json(NoteFacts, arrays.pop(_FACTS).tobytes())
-        offsets, texts = (arrays.pop(name) for name in _PATHS)
-        columns = ShardColumns(arrays, (offsets, texts))
+        names = text_columns(plan.schema)
+        texts = {name: (arrays.pop(f"{name}_offsets"), arrays.pop(f"{name}_bytes")) for name in names}
+        columns = ShardColumns(arrays, texts)
         if not columns.fits(plan.schema, facts.info.records):
             return _DAMAGED
     except OSError as error:

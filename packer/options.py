@@ -30,8 +30,8 @@ class FieldColumn:
 
     Attributes:
         name: Name of the field.
-        kind: Its kind: ``"image"``, ``"mask"``, ``"text"``, ``"json"``, ``"array"`` or ``"bytes"``; for `add_field`
-            also ``"number"`` or ``"string"``.
+        kind: Its kind: ``"image"``, ``"mask"``, ``"text"``, ``"json"``, ``"array"``, ``"bytes"``, ``"number"`` or
+            ``"string"``.
         column: Name of the column.
         by_path: True if the cells are paths of files that hold the values; always for images and masks. The files of an
             array field are ``.npy`` files. Binary cells of Parquet hold the values of a bytes field, whatever this is;
@@ -39,7 +39,8 @@ class FieldColumn:
         optional: True if samples may be without the field.
         encoding: How a mask is stored, ``"png"`` or ``"raw"``.
         dtype: Type of the values of an array or a mask, such as ``"float32"``, which becomes numpy's type string; None
-            to find it from a sample. Of a number int64, float64 or bool; None to find it from all rows.
+            to find it from a sample. Of a number int64, float64 or bool; None to find it from all rows of a list, or
+            the first samples from Python code.
         shape: Shape of an array; None to find it from a sample.
         classes: Names of a mask's values, or a file with one per line; None if there are no names.
 
@@ -183,12 +184,6 @@ class PackOptions:
         instance("labels", self.labels, LabelSpec, *_LABELS)
         if self.columns is not None:
             self._fit_labels(instance("columns", self.columns, Columns))
-            for column in self.columns.fields:
-                if KINDS[column.kind].indexed:
-                    raise UsageError(
-                        f"field {column.name}: a {column.kind} cannot be packed yet: pack without it, then add it with "
-                        "`packtrain add-field`"
-                    )
         if self.shard_size is not None:
             object.__setattr__(self, "shard_size", byte_count("shard_size", self.shard_size))
         if self.seed is not None:

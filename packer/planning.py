@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from packtrain._core.errors import ListError, RemoteError
+from packtrain._core.errors import ListError, RemoteError, UsageError
 from packtrain._core.manifest import shard_stem
 from packtrain._core.npy import LONGEST_HEADER
 from packtrain._core.opening import open_regular
@@ -25,6 +25,7 @@ from packtrain._formats import container
 
 from .arrays import ArrayForm, array_form, fits
 from .facts import Shape, join_shapes
+from .index_values import number_types
 from .listing import Cell, ListedSample, Listing, where_looked
 from .lists.reader import read_class_names
 from .masks import mask_header
@@ -51,8 +52,10 @@ def outline_plan(images: Listing, options: PackOptions, there: Plan | None = Non
 
     Raises:
         ListError: A field is found from a sample, and no row of the sample can be used.
+        UsageError: No field has records.
     """
     fields = settled_fields(images, options, there.fields if there is not None else ())
+    require_records(fields)
     columns = options.columns
     return Plan(
         name=images.name,
@@ -70,6 +73,19 @@ def outline_plan(images: Listing, options: PackOptions, there: Plan | None = Non
         written_by=written_by(),
         shards=(),
     )
+
+
+def require_records(fields: Sequence[Field]) -> None:
+    """Refuses samples of which nothing would lie in a shard.
+
+    Raises:
+        UsageError: They consist of numbers and strings alone.
+    """
+    if all(field.indexed for field in fields):
+        raise UsageError(
+            "numbers and strings lie in the index, and a dataset needs a field whose records lie in shards as well: "
+            "name one, such as an image or a text"
+        )
 
 
 def written_by() -> str:
@@ -158,7 +174,8 @@ def settled_fields(images: Listing, options: PackOptions, before: Sequence[Field
         before: What was found before for the same list.
 
     Raises:
-        ListError: No row of the sample says what an array or a mask is, or the rows contradict each other.
+        ListError: No row of the sample says what an array or a mask is, or the rows contradict each other; or no type
+            has room for the numbers of all rows.
     """
     if images.fields is not None:
         return images.fields
@@ -166,8 +183,15 @@ def settled_fields(images: Listing, options: PackOptions, before: Sequence[Field
     if columns is None:
         return (image_field(options.store or StoreOptions()),)
     known = {(field.name, field.kind): field for field in before}
+    untyped = {
+        number: column
+        for number, column in enumerate(columns.fields)
+        if column.kind == "number" and column.dtype is None and (column.name, column.kind) not in known
+    }
+    types = number_types(images, untyped)
     fields = [image_field(options.store or StoreOptions())] if columns.image is not None else []
     for number, column in enumerate(columns.fields):
+        column = replace(column, dtype=types.get(column.name, column.dtype))
         fields.append(_settled(column, number, images, options, known.get((column.name, column.kind))))
     return tuple(fields)
 
@@ -189,7 +213,7 @@ def _settled(column: FieldColumn, number: int, images: Listing, options: PackOpt
                 dtype, shape = dtype or found[0], found[1] if shape is None else shape
             return Field(column.name, "array", column.optional, dtype=dtype, shape=shape)
         case _:
-            return Field(column.name, column.kind, column.optional)
+            return Field(column.name, column.kind, column.optional, dtype=dtype)
 
 
 def _mask_dtype(column: FieldColumn, number: int, images: Listing) -> str:

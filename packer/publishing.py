@@ -33,7 +33,7 @@ from packtrain._core.schema import Field, Schema
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url
 
-from .columns import MISSING, Ints, column_forms
+from .columns import MISSING, PATH, Ints, column_forms, text_columns
 from .listing import Reject
 from .notes import PARTS
 from .rejects import write_rejects
@@ -54,7 +54,7 @@ def collecting(folder: Path, schema: Schema, entries: int, at_once: int | None =
     # The file has no name, or only for a moment where a file system cannot do without, and goes with the process.
     with TemporaryFile(buffering=0, dir=folder, prefix=temporary_path(folder / INDEX).name) as file:
         forms = {**column_forms(schema), "shard": Form(ROW_COLUMNS["shard"])}
-        yield Reordering(file.fileno(), entries, forms, at_once)
+        yield Reordering(file.fileno(), entries, forms, text_columns(schema), at_once)
 
 
 def write_dataset(
@@ -82,6 +82,9 @@ def write_dataset(
     def figures(field: Field) -> FieldInfo:
         if schema.plain and not linked:
             return FieldInfo.of(field)
+        if field.indexed:
+            valid = rows.column(f"{field.prefix}valid", gaps)
+            return FieldInfo.of(field, missing=sum(int(np.count_nonzero(each == 0)) for each in valid))
         return _with_figures(field, rows.column(f"{field.prefix}length", gaps), as_found=linked)
 
     done = manifest(
@@ -115,15 +118,22 @@ def _write_index(folder: Path, schema: Schema, rows: Reordering, gaps: Ints, lin
         for name in names:
             writer.add_pieces(name, forms[name].dtype, forms[name].shape, rows.column(name, gaps))
 
-    others = [] if linked else [name for field in schema.others for name in field.columns()]
-    add("line", "shard", *(name for name in schema.columns() if name not in others))
+    def add_texts(name: str) -> None:
+        writer.add_text_pieces(name, rows.text_offsets(name, gaps), rows.texts(name, gaps), rows.text_bytes[name])
+
+    others = () if linked else schema.others
+    of_others = {name for field in others for name in field.columns()}
+    add("line", "shard", *(name for name in schema.columns() if name not in of_others))
     if schema.labels.kind != "none":
         add("label")
     # The row of an entry: as many rows less than entries are before it as are refused.
     by_place = (ordinals - np.searchsorted(gaps, ordinals) for ordinals in rows.ordinals())
     writer.add_pieces("by_place", ROW_COLUMNS["by_place"], (), by_place)
-    writer.add_text_pieces("path", rows.text_offsets(gaps), rows.texts(gaps), rows.text_bytes)
-    add(*others)
+    add_texts(PATH)
+    for field in others:
+        add(*field.columns())
+        if field.text_column is not None:
+            add_texts(field.text_column)
     columns = writer.finish()
     _remove_others(folder, {f"{column.name}.npy" for column in columns})
     return columns

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -23,19 +23,19 @@ from packtrain._core.files import write_all
 
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
+Texts = tuple[Ints, Array]
+"""Where each of some texts begins and the last one ends, and their bytes, as `text_column` makes them."""
 
 _RUN_BYTES: Final = 64 << 20
 """Size of a run or a bucket, at least about."""
 _PART_BYTES: Final = 512 << 10
 """Size of what a run and a bucket have in common, at least about: of so much, columns are read."""
 _TEXT_BYTES: Final = 64
-"""Of the text of a record, about."""
+"""Of a text of a record, about."""
 _VECTOR: Final = 1000
 """Pieces that are written with one call; Linux takes 1,024."""
 _ORDINAL: Final = "ordinal"
 _SLOT: Final = "slot"
-_SIZE: Final = "size"
-_TEXT: Final = "text"
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,11 @@ class Form:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Records of a shard: their ordinals, their columns, and where the text of each begins and ends."""
+    """Records of a shard: their ordinals, their columns, and their texts."""
 
     ordinals: Ints
     columns: Mapping[str, Array]
-    offsets: Ints
-    texts: Array
+    texts: Mapping[str, Texts]
 
 
 @dataclass(frozen=True)
@@ -73,12 +72,12 @@ class _Run:
     Attributes:
         at: Where each of their columns begins.
         records: Where those of each bucket begin, counted in records, int64 [buckets + 1].
-        texts: Where their texts begin, counted in bytes, int64 [buckets + 1].
+        texts: Where the texts of each bucket begin, counted in bytes, int64 [buckets + 1], by the name of the column.
     """
 
     at: Mapping[str, int]
     records: Ints
-    texts: Ints
+    texts: Mapping[str, Ints]
 
 
 class Reordering:
@@ -88,14 +87,18 @@ class Reordering:
         file: Descriptor of an empty file, which becomes as large as the index.
         entries: Number of entries of the list.
         forms: The columns, by their names.
+        texts: Names of the columns of texts.
         at_once: Number of records in a run, and of entries in a bucket; None to decide by their size.
     """
 
-    def __init__(self, file: int, entries: int, forms: Mapping[str, Form], at_once: int | None = None) -> None:
+    def __init__(
+        self, file: int, entries: int, forms: Mapping[str, Form], texts: Sequence[str], at_once: int | None = None
+    ) -> None:
         self._file = file
         self._entries = entries
-        self.forms = {**forms, _ORDINAL: Form("<i8"), _SLOT: Form("<u4"), _SIZE: Form("<i8")}
-        width = sum(form.bytes for form in self.forms.values()) + _TEXT_BYTES
+        self.forms = {**forms, _ORDINAL: Form("<i8"), _SLOT: Form("<u4")}
+        self.forms |= {_sizes(name): Form("<i8") for name in texts}
+        width = sum(form.bytes for form in self.forms.values()) + _TEXT_BYTES * len(texts)
         # There are as many runs as buckets, so both grow with the root of the number of records.
         size = max(_RUN_BYTES, math.isqrt(entries * width * _PART_BYTES))
         self._at_once = max(1, size // width) if at_once is None else at_once
@@ -106,20 +109,21 @@ class Reordering:
         self._end = 0
         self.records = 0
         """Number of records."""
-        self.text_bytes = 0
-        """Size of all their texts."""
+        self.text_bytes = dict.fromkeys(texts, 0)
+        """Size of all their texts, by the name of the column."""
 
-    def add(self, ordinals: Ints, columns: Mapping[str, Array], texts: tuple[Ints, Array]) -> None:
+    def add(self, ordinals: Ints, columns: Mapping[str, Array], texts: Mapping[str, Texts]) -> None:
         """Adds records.
 
         Args:
             ordinals: Which entries of the list they are, int64 [records]; none may come twice.
             columns: Their columns, [records, ...].
-            texts: The text of each, as `text_column` makes it.
+            texts: Their texts, by the name of the column.
         """
-        self._waiting.append(_Batch(ordinals, columns, *texts))
+        self._waiting.append(_Batch(ordinals, columns, texts))
         self.records += len(ordinals)
-        self.text_bytes += len(texts[1])
+        for name in self.text_bytes:
+            self.text_bytes[name] += len(texts[name][1])
         if self.records - self._written >= self._at_once:
             self._write_run()
 
@@ -146,25 +150,25 @@ class Reordering:
         for first, values in self.filled(name):
             yield _without(values, first, gaps)
 
-    def text_offsets(self, gaps: Ints) -> Iterator[Ints]:
-        """Yields where the texts begin, in the order of the list, and where the last one ends."""
+    def text_offsets(self, name: str, gaps: Ints) -> Iterator[Ints]:
+        """Yields where the texts of a column begin, in the order of the list, and where the last one ends."""
         end = 0
         yield np.zeros(1, np.int64)
-        for sizes in self.column(_SIZE, gaps):
+        for sizes in self.column(_sizes(name), gaps):
             yield end + np.cumsum(sizes)
             end += int(sizes.sum())
 
-    def texts(self, gaps: Ints) -> Iterator[Array]:
-        """Yields the texts in the order of the list, uint8 [some]."""
+    def texts(self, name: str, gaps: Ints) -> Iterator[Array]:
+        """Yields the texts of a column in the order of the list, uint8 [some]."""
         for bucket in range(self._buckets):
             starts, sizes = self._empty(bucket, Form("<i8")), self._empty(bucket, Form("<i8"))
             found, end = [np.empty(0, np.uint8)], 0
             for run, start, stop in self._parts(bucket):
-                slots, lengths = (self._read(run, name, start, stop) for name in (_SLOT, _SIZE))
+                slots, lengths = (self._read(run, each, start, stop) for each in (_SLOT, _sizes(name)))
                 sizes[slots] = lengths
                 starts[slots] = end + np.cumsum(lengths) - lengths
-                first, last = run.texts[bucket : bucket + 2].tolist()
-                found.append(self._read_at(run.at[_TEXT] + first, np.empty(last - first, np.uint8)))
+                first, last = run.texts[name][bucket : bucket + 2].tolist()
+                found.append(self._read_at(run.at[_bytes_of(name)] + first, np.empty(last - first, np.uint8)))
                 end += last - first
             first = bucket * self._at_once
             yield picked_texts(np.concatenate(found), _without(starts, first, gaps), _without(sizes, first, gaps))
@@ -200,16 +204,19 @@ class Reordering:
         order = np.argsort(buckets.astype("<u2") if self._buckets <= 1 << 16 else buckets, kind="stable")
         write(_SLOT, (ordinals - buckets * self._at_once).astype("<u4")[order])
         records = _bounds(np.bincount(buckets, minlength=self._buckets))
-        for name in self.forms.keys() - {_ORDINAL, _SLOT, _SIZE}:
+        for name in self.forms.keys() - {_ORDINAL, _SLOT, *map(_sizes, self.text_bytes)}:
             write(name, np.concatenate([batch.columns[name] for batch in waiting])[order])
-        sizes = np.concatenate([np.diff(batch.offsets) for batch in waiting])
-        write(_SIZE, sizes[order])
-        ends = _bounds(sizes[order])
-        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])[order] if len(sizes) else sizes
-        write(_TEXT, picked_texts(np.concatenate([batch.texts for batch in waiting]), starts, sizes[order]))
+        bounds: dict[str, Ints] = {}
+        for name in self.text_bytes:
+            sizes = np.concatenate([np.diff(batch.texts[name][0]) for batch in waiting])
+            write(_sizes(name), sizes[order])
+            bounds[name] = _bounds(sizes[order])[records]
+            starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])[order] if len(sizes) else sizes
+            texts = np.concatenate([batch.texts[name][1] for batch in waiting])
+            write(_bytes_of(name), picked_texts(texts, starts, sizes[order]))
         for first in range(0, len(pieces), _VECTOR):
             write_all(self._file, pieces[first : first + _VECTOR])
-        self._runs.append(_Run(at, records, ends[records]))
+        self._runs.append(_Run(at, records, bounds))
 
     def _read(self, run: _Run, name: str, start: int, stop: int) -> Array:
         form = self.forms[name]
@@ -224,6 +231,14 @@ class Reordering:
                 raise OSError(errno.EIO, "a temporary file has lost what was written to it")
             left, position = left[count:], position + count
         return values
+
+
+def _sizes(name: str) -> str:
+    return f"{name} sizes"
+
+
+def _bytes_of(name: str) -> str:
+    return f"{name} bytes"
 
 
 def picked_texts(texts: Array, starts: Ints, sizes: Ints) -> Array:

@@ -16,8 +16,9 @@ from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._core.schema import IMAGE, LABEL, Field, Schema, check_array, image_field
 
 from .arrays import ArrayForm, array_form
-from .encoding import Files
+from .encoding import Files, naming
 from .facts import in_words, join_fields, join_labels
+from .index_values import sampled_type
 from .lists.reader import read_class_names
 from .masks import mask_header
 from .options import Columns, FieldColumn
@@ -172,6 +173,9 @@ def _field_in(column: FieldColumn, values: Sequence[Any], files: Files, store: S
                 joined = _array_field(column, found, files)
                 dtype, shape = dtype or joined.dtype, joined.shape if shape is None else shape
             return Field(name, "array", optional, dtype=dtype, shape=shape)
+        case "number":
+            with naming(column):
+                return Field(name, "number", optional, dtype=dtype or sampled_type(name, found))
         case _:
             return Field(name, column.kind, optional)
 

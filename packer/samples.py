@@ -17,6 +17,7 @@ from .arrays import fits
 from .encoding import Files, as_it_is, encode, encoded_image, encoded_mask, naming
 from .facts import fits_shape, in_words
 from .images import StoredImage, store_image, store_picture, store_pixels
+from .index_values import encoded_value, number_of
 from .listing import Encoded, EncodedSample
 from .masks import Frame, store_indices
 from .options import Columns
@@ -139,6 +140,9 @@ class SampleEncoder:
         is_path = isinstance(value, str | os.PathLike) and (field.name in self._by_path or KINDS[field.kind].by_path)
         if field.kind == "array" and not is_path:
             return self._array(field, value)
+        if field.kind == "number":
+            with naming(field):
+                return encoded_value(field, number_of(value))
         with naming(field, os.fspath(value) if is_path else None):
             if is_path:
                 return encode(field, self._read(field, value), frame=frame)
@@ -173,10 +177,12 @@ class SampleEncoder:
 
 
 def _of_kind(field: Field, value: Any, frame: Frame) -> Encoded:
-    """Encode a text, JSON, bytes, or the file of a mask."""
-    if field.kind == "text":
+    """Encode a text, a string, JSON, bytes, or the file of a mask."""
+    if field.kind in ("text", "string"):
         if not isinstance(value, str):
             raise Refused(f"it is an object of type {type(value).__name__}, not a str")
+        if field.kind == "string":
+            return encoded_value(field, value)
         try:
             return as_it_is(field, value.encode())
         except UnicodeEncodeError as error:

@@ -15,7 +15,7 @@ from packtrain._core.files import checksum_file, fsync_file, publish, temporary_
 from packtrain._core.manifest import FileInfo, ShardInfo
 from packtrain._core.processes import ProcessName
 from packtrain._core.schema import Schema
-from packtrain._formats.writing import NewSample, ShardWriter, shard_writer
+from packtrain._formats.writing import NewRecord, NewSample, ShardWriter, shard_writer
 
 from .columns import RowWriter, ShardColumns
 from .listing import EncodedSample, Reject
@@ -44,6 +44,7 @@ class ShardFile:
         self._temporary: Final = temporary
         self._bare: Final = writer.bare
         self._rows: Final = RowWriter(writer, schema)
+        self._indexed: Final = tuple(field.indexed for field in schema.fields)
         self._sidecars: dict[Path, bytes] = {}
         self.bytes = 0
         self.rejects: list[Reject] = []
@@ -51,9 +52,14 @@ class ShardFile:
 
     def add(self, line: int, path: str, sample: EncodedSample) -> None:
         """Appends a sample."""
-        records = tuple(None if each is None else each.record(bare=self._bare) for each in sample.records)
-        new = NewSample(line, sample.label, records)
-        self._rows.add(new, os.fsencode(path))
+        records, values = list[NewRecord | None](), list[bytes | None]()
+        for each, indexed in zip(sample.records, self._indexed, strict=True):
+            if indexed:
+                values.append(None if each is None else bytes(each.payload))
+            else:
+                records.append(None if each is None else each.record(bare=self._bare))
+        new = NewSample(line, sample.label, tuple(records))
+        self._rows.add(new, os.fsencode(path), values)
         self.bytes += new.size
         for each in sample.records:
             if each is not None and each.remarks:
@@ -85,7 +91,7 @@ def new_shard(final: Path, format: str, schema: Schema) -> Iterator[ShardFile]:
     """Gives a shard to be written. What has no final name in the end is removed."""
     temporary = temporary_path(final, ProcessName.mine())
     try:
-        shard = ShardFile(final, temporary, shard_writer(format)(temporary, schema), schema)
+        shard = ShardFile(final, temporary, shard_writer(format)(temporary, schema.in_shards), schema)
         try:
             yield shard
         finally:

@@ -41,7 +41,7 @@ from .options import PackOptions, reject_limit
 from .output import Output, require_usable
 from .pack_run import PackProgress, PackReport, dataset_report
 from .plan import Plan, PlannedShard
-from .planning import planned_columns, written_by
+from .planning import planned_columns, require_records, written_by
 from .publishing import building
 from .rejects import RejectGuard
 from .sample_schemas import common_schema
@@ -179,6 +179,7 @@ class Stream:
             schema = common_schema(sound, store, self.options.columns, class_names(self.options), root)
         except Refused as refusal:
             raise ListError(f"the first {len(first)} samples cannot be packed: {refusal}") from refusal
+        require_records(schema.fields)
         return with_labels(schema, self.options)
 
     def _samples(self) -> Iterator[_Taken]:

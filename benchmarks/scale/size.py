@@ -232,7 +232,7 @@ def _write_notes(folder: Path, records: int) -> None:
         facts = NoteFacts(plan.sha256, info, (), None if number else ListFacts(0, ()))
         paths = np.arange(PER_SHARD + 1, dtype="<i8") * len(_PATH), np.frombuffer(_PATH * PER_SHARD, np.uint8)
         lines = {"line": plan.ordinals(number)}
-        ShardNote(facts, ShardColumns(lines | columns | {"label": every}, paths)).save(folder)
+        ShardNote(facts, ShardColumns(lines | columns | {"label": every}, {"path": paths})).save(folder)
 
 
 # --- in a fresh process: python -m benchmarks.scale.size PART ... ---

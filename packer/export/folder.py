@@ -121,15 +121,12 @@ class FolderTarget(Target):
 
     def _options(self, field: Field) -> list[object]:
         kind = KINDS[field.kind]
-        if field.indexed:
-            found: list[object] = ["--array" if field.kind == "number" else "--text", field.name]
-        else:
-            found = [f"--{kind.option}", field.name if kind.by_path else f"{field.name}:path"]
+        plain = kind.by_path or field.indexed
+        found: list[object] = [f"--{kind.option}", field.name if plain else f"{field.name}:path"]
         if field.dtype is not None:
             found += ["--dtype", f"{field.name}={np.dtype(field.dtype).name}"]
-        shape = () if field.kind == "number" else field.shape
-        if shape is not None:
-            sizes = ",".join("N" if size is None else str(size) for size in shape)
+        if field.shape is not None:
+            sizes = ",".join("N" if size is None else str(size) for size in field.shape)
             found += ["--shape", f"{field.name}={sizes or '()'}"]
         if can_be_listed(field.classes):
             found += ["--mask-classes", f"{field.name}={self.out / _mask_classes(field)}"]

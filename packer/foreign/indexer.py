@@ -527,7 +527,7 @@ def _write(
     rejects = [item for part in parts for item in part.rejects]
     with collecting(temporary, schema, sum(len(part.columns) for part in parts)) as rows:
         for part in parts:
-            rows.add(np.arange(len(part.columns)) + rows.records, part.arrays(schema), part.columns.paths)
+            rows.add(np.arange(len(part.columns)) + rows.records, part.arrays(schema), part.columns.texts)
         described = partial(
             Manifest,
             name=re.sub("[^A-Za-z0-9_-]", "-", folder.name)[:255] or INDEX,

@@ -18,7 +18,7 @@ from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._core.schema import IMAGE, LABEL, Field, Schema
 from packtrain._storage.location import Location
 
-from ..columns import ShardColumns, missing_columns
+from ..columns import PATH, ShardColumns, missing_columns
 from ..facts import join_fields
 from ..listing import Reject
 from ..lists.labels import is_exact, rounded_label
@@ -183,7 +183,7 @@ def rows(
     taken = np.setdiff1d(np.arange(count), np.fromiter(refused, np.int64, len(refused)))
     arrays |= {"line": first_line + np.arange(count), "shard": np.full(count, number, ROW_COLUMNS["shard"])}
     return Rows(
-        columns=ShardColumns(arrays, text_column(paths, count)).rows(taken),
+        columns=ShardColumns(arrays, {PATH: text_column(paths, count)}).rows(taken),
         labels=[scan.labels[sample] for sample in taken.tolist()] if labels else None,
         rejects=[
             Reject(first_line + sample, paths[sample].decode("utf-8", "surrogateescape"), refused[sample])

@@ -85,7 +85,7 @@ def test_a_note_loads_as_it_was_saved(rows: list[tuple[int, ...]], rejects: list
         assert read_facts(folder, PLAN, 1, Output(folder).holds) == facts
     assert note is not None
     assert note.facts == facts
-    offsets, data = note.columns.paths
+    offsets, data = note.columns.texts["path"]
     assert [data[start:stop].tobytes() for start, stop in pairwise(offsets.tolist())] == texts
     assert list(zip(*(note.columns.arrays[column].tolist() for column in DTYPES), strict=True)) == rows
     assert note.columns.arrays["label"].tolist() == labels
@@ -164,7 +164,7 @@ def test_a_note_whose_columns_are_not_those_of_the_plan_does_not_count(
 def test_a_note_whose_columns_do_not_fit_together_does_not_count(noted: Path, change: str) -> None:
     note = load_note(noted, PLAN, 0, Output(noted).holds)
     assert note is not None
-    arrays, (offsets, texts) = dict(note.columns.arrays), note.columns.paths
+    arrays, (offsets, texts) = dict(note.columns.arrays), note.columns.texts["path"]
     match change:
         case "length":
             arrays["line"] = arrays["line"][:-1]
@@ -172,7 +172,7 @@ def test_a_note_whose_columns_do_not_fit_together_does_not_count(noted: Path, ch
             offsets = offsets.astype("<i4")
         case _:
             texts = texts.astype("<u2")
-    replace(note, columns=ShardColumns(arrays, (offsets, texts))).save(noted)
+    replace(note, columns=ShardColumns(arrays, {"path": (offsets, texts)})).save(noted)
     assert read_note(noted, PLAN, 0, Output(noted).holds) == "has a damaged note"
 
 
