@@ -134,7 +134,7 @@ def encoded_value(field: Field, value: Number | str) -> Encoded:
         return Encoded(text, "")
     dtype = field.dtype or ""
     if type(value) not in _ALLOWED[dtype]:
-        raise Refused(f"it holds {_WORDS[type(value)]}, and the field {np.dtype(dtype).name}")
+        raise Refused(f"it holds {_WORDS[type(value)]}, and the field is {np.dtype(dtype).name}")
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
         raise Refused(f"{value} is beyond the whole numbers of 64 bits: write it as a fraction")
     if dtype == "<f8" and isinstance(value, int) and int(float(value)) != value:

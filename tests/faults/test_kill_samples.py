@@ -15,12 +15,15 @@ from packtrain.errors import OutputConflict
 from packtrain.reports import PackReport
 
 MAKE = """
-from packtrain import PackOptions, pack
+from packtrain import Columns, FieldColumn, PackOptions, pack
 
-options = PackOptions(args["format"], shard_size=1000)
+kinds = {"x": "bytes", "text": "text", "score": "number", "source": "string"}
+fields = [FieldColumn(name, kind, name, kind == "bytes", optional=kind == "number") for name, kind in kinds.items()]
+options = PackOptions(args["format"], shard_size=1000, columns=Columns(None, "label", tuple(fields)))
 
 def function(number):
-    return {"x": bytes([number]) * 500, "text": str(number), "label": number} if number != 2 else None
+    sample = {"x": bytes([number]) * 500, "text": str(number), "label": number, "source": "from " + str(number)}
+    return None if number == 2 else {**sample, "score": number / 2 if number % 2 else None}
 """
 INPUTS = f"{MAKE}\nreport = pack(range(6), args['out'], options, function=function, max_rejects=1)"
 STREAM = f"{MAKE}\nreport = pack(iter(range(6)), args['out'], options, function=function, max_rejects=1)"

@@ -1,6 +1,6 @@
-"""Writes the golden dataset with numbers and strings, by docs/format-versions.md alone: no line of packtrain runs.
+"""Writes the golden datasets with numbers and strings, by docs/format-versions.md alone: no line of packtrain runs.
 
-Never made anew: every later packtrain has to read it as it is.
+Never made anew: every later packtrain has to read them as they are.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import hashlib
 import json
 import shutil
 import struct
-import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +17,11 @@ from crc32c import crc32c
 HERE: Final = Path(__file__).parent
 INDEXED: Final = HERE / "v3" / "tar-indexed"
 """The golden ``tar-verbatim``, to which a layer with `ROWS` was added as version 2."""
+PACKED: Final = HERE / "v3" / "tar-numbers"
+"""The golden ``tar-verbatim``, as if `LIST` had been packed, in which the samples have `ROWS`."""
+LIST: Final = HERE / "v3" / "train.jsonl"
+SAMPLES: Final = {0: ("a b.jpg", 0), 2: ("missing.jpg", 1), 3: ("grey.jpg", 1), 4: ("c.png", 0)}
+"""Paths and labels of the list, by line; that of line 2 is missing, so `ROWS` belong to the others."""
 ROWS: Final[list[dict[str, Any]]] = [
     {"score": 5, "rating": None, "sharp": True, "source": "laion"},
     {"score": -(1 << 63), "rating": float("nan"), "sharp": False, "source": ""},
@@ -52,34 +56,27 @@ def text(values: list[str]) -> tuple[list[int], list[int]]:
     return ends, list("".join(values).encode())
 
 
-def layer(folder: Path, by_place: list[int]) -> bytes:
-    """Writes the layer, and returns its manifest."""
-    (folder / "index").mkdir(parents=True)
-    (folder / "rejects.jsonl").write_bytes(b"")
-    fields: list[dict[str, Any]] = [
+def described_fields() -> list[dict[str, Any]]:
+    """What a plan says of the fields."""
+    return [
         {"name": name, "kind": "string" if dtype is None else "number", "optional": True, "store": None}
         | {"encoding": None, "dtype": dtype, "shape": None, "classes": None}
         for name, dtype in FIELDS.items()
     ]
-    count = len(ROWS)
-    about = {"version": 3, "name": "by-hand", "format": "tar"}
-    plan = document(
-        about
-        | {"fields": fields, "labels": "none", "classes": None, "columns": None, "list_sha256": "0" * 64}
-        | {"lines": count, "entries": count, "seed": None, "shard_bytes": 0, "encoder": None}
-        | {"written_by": "by hand", "shards": []}
-    )
-    (folder / "plan.json").write_bytes(plan)
-    offsets, paths = text([""] * count)
-    parts: dict[str, dict[str, tuple[str, list[Any]]]] = {
-        "": {
-            "line": ("<i8", list(range(count))),
-            "shard": ("<u4", [0] * count),
-            "by_place": ("<i8", by_place),
-            "path_offsets": ("<i8", offsets),
-            "path_bytes": ("|u1", paths),
-        }
-    }
+
+
+def counted(fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a manifest says of the fields."""
+    missing = {name: sum(row[name] is None for row in ROWS) for name in FIELDS}
+    return [{**each, "bytes": None, "maximum": None, "missing": missing[each["name"]]} for each in fields]
+
+
+Parts = dict[str, dict[str, tuple[str, list[Any]]]]
+
+
+def value_columns() -> Parts:
+    """The columns of the fields, by prefix and name: type and values."""
+    parts: Parts = {}
     for name, dtype in FIELDS.items():
         values = [row[name] for row in ROWS]
         columns: dict[str, tuple[str, list[Any]]] = {"valid": ("|u1", [value is not None for value in values])}
@@ -89,19 +86,52 @@ def layer(folder: Path, by_place: list[int]) -> bytes:
         else:
             columns["value"] = dtype, [value or 0 for value in values]
         parts[f"field.{name}."] = columns
+    return parts
+
+
+def columns_of(folder: Path, parts: Parts) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Writes columns and their blocks, and returns what the manifest says about each of both."""
     described = [
-        column(folder / "index", prefix + name, *content)
+        column(folder, prefix + name, *content)
         for prefix, columns in parts.items()
         for name, content in columns.items()
     ]
     # Fewer than 1,024 rows are one block.
-    for prefix, columns in parts.items():
-        block = crc32c(b"".join(raw(*content) for content in columns.values()))
-        described.append(column(folder / "index", f"{prefix}blocks", "<u4", [block]))
-    missing = {name: sum(row[name] is None for row in ROWS) for name in FIELDS}
+    blocks = {
+        prefix: crc32c(b"".join(raw(*content) for content in columns.values())) for prefix, columns in parts.items()
+    }
+    return described, [column(folder, f"{prefix}blocks", "<u4", [block]) for prefix, block in blocks.items()]
+
+
+def layer(folder: Path, by_place: list[int]) -> bytes:
+    """Writes the layer, and returns its manifest."""
+    (folder / "index").mkdir(parents=True)
+    (folder / "rejects.jsonl").write_bytes(b"")
+    count = len(ROWS)
+    fields = described_fields()
+    about = {"version": 3, "name": "by-hand", "format": "tar"}
+    plan = document(
+        about
+        | {"fields": fields, "labels": "none", "classes": None, "columns": None, "list_sha256": "0" * 64}
+        | {"lines": count, "entries": count, "seed": None, "shard_bytes": 0, "encoder": None}
+        | {"written_by": "by hand", "shards": []}
+    )
+    (folder / "plan.json").write_bytes(plan)
+    offsets, paths = text([""] * count)
+    parts: Parts = {
+        "": {
+            "line": ("<i8", list(range(count))),
+            "shard": ("<u4", [0] * count),
+            "by_place": ("<i8", by_place),
+            "path_offsets": ("<i8", offsets),
+            "path_bytes": ("|u1", paths),
+        }
+    }
+    described, blocks = columns_of(folder / "index", parts | value_columns())
+    described += blocks
     manifest = document(
         about
-        | {"fields": [{**each, "bytes": None, "maximum": None, "missing": missing[each["name"]]} for each in fields]}
+        | {"fields": counted(fields)}
         | {"labels": "none", "classes": None, "records": count, "lines": count, "rejects": 0, "duplicates": 0}
         | {"plan_sha256": hashlib.sha256(plan).hexdigest(), "written_by": "by hand"}
         | {"rejects_file": {"name": "rejects.jsonl", "bytes": 0, "crc32c": 0}}
@@ -144,7 +174,46 @@ def make(folder: Path) -> None:
         parent = digest(data)["sha256"]
 
 
+def make_packed(folder: Path) -> None:
+    """Makes the dataset that was packed with numbers and strings, and its list."""
+    values = [*ROWS[:1], ROWS[0], *ROWS[1:]]
+    lines = {line: {"path": path, "label": label} for line, (path, label) in SAMPLES.items()}
+    said = {line: json.dumps(lines[line] | row) for line, row in zip(lines, values, strict=True)}
+    LIST.write_text("".join(said.get(line, "") + "\n" for line in range(5)))
+    shutil.copytree(HERE / "v1" / "tar-verbatim", folder)
+    old = json.loads((folder / "manifest.json").read_bytes())
+    plan = json.loads((folder / "plan.json").read_bytes())
+    image = {"name": "image", "kind": "image", "optional": False, "store": old["store"], "encoding": None}
+    image |= {"dtype": None, "shape": None, "classes": None}
+    sizes = struct.unpack(f"<{len(ROWS)}q", (folder / "index" / "length.npy").read_bytes()[128:])
+    by_path = {"image": ("path", True), "label": ("label", False)} | {name: (name, False) for name in FIELDS}
+    columns = [{"field": name, "column": column, "by_path": path} for name, (column, path) in by_path.items()]
+    for each in (old, plan):
+        del each["store"], each["checksum"]
+        each["version"] = 3
+    plan = document(
+        {"version": 3, "name": "train", "format": "tar", "fields": [image, *described_fields()], "labels": "int"}
+        | {"classes": plan["classes"], "columns": columns}
+        | {"list_sha256": hashlib.sha256(LIST.read_bytes()).hexdigest()}
+        | {name: plan[name] for name in ("lines", "entries", "seed", "shard_bytes", "encoder", "written_by", "shards")}
+    )
+    (folder / "plan.json").write_bytes(plan)
+    described, blocks = columns_of(folder / "index", value_columns())
+    *before, rows = old["columns"]
+    figures = {"bytes": sum(sizes), "maximum": max(sizes), "missing": 0}
+    manifest = document(
+        {"version": 3, "name": "train", "format": "tar", "fields": [image | figures, *counted(described_fields())]}
+        | {name: old[name] for name in ("labels", "classes", "records", "lines", "rejects", "duplicates")}
+        | {"plan_sha256": hashlib.sha256(plan).hexdigest(), "written_by": old["written_by"]}
+        | {"rejects_file": old["rejects_file"], "columns": [*before, *described, rows, *blocks]}
+        | {"shards": [{**shard, "link": None} for shard in old["shards"]], "base": None}
+    )
+    (folder / "manifest.json").write_bytes(manifest)
+
+
 if __name__ == "__main__":
-    if INDEXED.exists():
-        sys.exit(f"{INDEXED} exists. What is on disk is for ever: a new version gets a new folder")
-    make(INDEXED)
+    for place, made in ((INDEXED, make), (PACKED, make_packed)):
+        if place.exists():
+            print(f"{place} exists. What is on disk is for ever: a new version gets a new folder")
+        else:
+            made(place)

@@ -31,6 +31,11 @@ COLUMNS = Columns(
         FieldColumn("blob", "bytes", "blob", by_path=True),
     ),
 )
+INDEXED = (
+    FieldColumn("rating", "number", "rating", by_path=False, optional=True),
+    FieldColumn("source", "string", "source", by_path=False),
+)
+"""Columns of values that lie in the index, beside those of records."""
 NO_JSON = {
     "NaN": (b'{"a": NaN}', "NaN is no JSON: write null"),
     "Infinity": (b"[-Infinity]", "-Infinity is no JSON: write null"),
@@ -71,7 +76,7 @@ def field_set(folder: Path, count: int, *, bad: bool = True) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "train.csv").open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["path", "class", *(field.column for field in COLUMNS.fields)])
+        writer.writerow(["path", "class", *(field.column for field in (*COLUMNS.fields, *INDEXED))])
         for line in range(count):
             writer.writerow(_row(folder, line, bad=bad and line == BAD))
     return folder / "train.csv"
@@ -100,6 +105,8 @@ def _row(folder: Path, line: int, *, bad: bool) -> list[Any]:
         json.dumps(boxes),
         "" if line % 4 == 3 else f"{line}.npy",
         f"{line}.bin",
+        "" if line % 4 == 2 else line / 2,
+        f"source {line}" * (line % 3),
     ]
 
 

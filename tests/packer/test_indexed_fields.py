@@ -10,13 +10,15 @@ import re
 import shlex
 import shutil
 import tempfile
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from golden.by_hand import FIELDS, INDEXED, ROWS
+from golden.by_hand import FIELDS, INDEXED, LIST, PACKED, ROWS
+from golden.make import SOURCES
 from helpers.support import encoded, flip, items, packed, picture, tree
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +28,7 @@ from packtrain import (
     FieldColumn,
     Loader,
     PackOptions,
+    StoreOptions,
     add_field,
     append,
     drop_rows,
@@ -201,7 +204,7 @@ def test_the_type_is_that_of_all_numbers_or_the_one_that_is_said(
 
 def test_a_type_that_is_said_is_kept_or_refused(base: Path, tmp_path: Path) -> None:
     listing = listed(tmp_path, [{"x": 1}, {"x": 2.5}])
-    with pytest.raises(ListError, match=r"line 0: column 'x': it holds a fraction, and the field int64"):
+    with pytest.raises(ListError, match=r"line 0: column 'x': it holds a fraction, and the field is int64"):
         add_field(base, listing, [FieldColumn("x", "number", "x", by_path=False, optional=True, dtype="int64")])
     with pytest.raises(UsageError, match="int64, float64 or bool"):
         FieldColumn("x", "number", "x", by_path=False, dtype="float32")
@@ -335,6 +338,25 @@ def test_what_was_written_by_hand_is_read_and_written_the_same(tmp_path: Path) -
     )
     (written,) = (out / "layers").iterdir()
     assert tree(written / "index") == tree(layer / "index")
+
+
+def test_what_is_packed_is_what_was_written_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = open_dataset(PACKED, fields=list(FIELDS))
+    for row, values in enumerate(ROWS):
+        assert all(same(getattr(dataset[row], name), value) for name, value in values.items())
+    assert not verify(PACKED).problems
+    monkeypatch.setattr(metadata, "version", lambda _: "0.1.0")
+    kinds = {name: "string" if dtype is None else "number" for name, dtype in FIELDS.items()}
+    fields = [FieldColumn(name, kind, name, by_path=False, optional=True) for name, kind in kinds.items()]
+    options = PackOptions(
+        store=StoreOptions("verbatim"),
+        columns=Columns("path", "label", tuple(fields)),
+        classes=SOURCES / "classes.txt",
+        root=SOURCES,
+        shard_size=1200,
+    )
+    pack(LIST, tmp_path / "out", options, max_rejects=1)
+    assert tree(tmp_path / "out") == tree(PACKED)
 
 
 def test_earlier_readers_refuse_such_a_dataset_by_number(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from helpers.faults.campaign import Program
 from helpers.faults.harness import FaultServer
-from helpers.fields import COLUMNS, field_set
+from helpers.fields import COLUMNS, INDEXED, field_set
 from helpers.support import image_set, tree
 
 from packtrain import PackOptions, pack, verify
@@ -98,10 +98,11 @@ class Job:
 
     @classmethod
     def of_fields(cls, folder: Path) -> Self:
-        """Samples with a further image, a mask, a text and boxes, some of which are missing; one mask is broken."""
+        """Samples with an image and fields of most kinds, some of which are missing; one mask is broken."""
         source = field_set(folder, 6)
         names = ("side", "seg", "caption", "boxes")
-        columns = replace(COLUMNS, fields=tuple(field for field in COLUMNS.fields if field.name in names))
+        fields = tuple(field for field in COLUMNS.fields if field.name in names)
+        columns = replace(COLUMNS, fields=(*fields, *INDEXED))
         files = [*folder.glob("?.jpg"), *folder.glob("* side.jpg"), *folder.glob("* seg.png")]
         # A third record does not fit, whether the broken mask is mended or not.
         return cls(source, 24 * sum(path.stat().st_size for path in files) // 60, columns=columns)
