@@ -335,7 +335,7 @@ def _cut(manifest: Manifest, index: Index, number: int, first: int) -> _Cut:
     index.check_rows(rows)
     if (index["shard"][rows] != number).any():
         raise CorruptFile(f"places {first} to {first + info.records - 1} are not all in {info.name}", file=INDEX)
-    offsets, sizes = (np.empty((len(manifest.fields), len(rows)), np.int64) for _ in range(2))
+    offsets, sizes = (np.empty((len(manifest.schema.stored), len(rows)), np.int64) for _ in range(2))
     for which, field in enumerate(manifest.schema.stored):
         columns = index.field(field.name)
         columns.check_rows(rows)

@@ -15,6 +15,7 @@ from helpers.support import packed, shard_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packtrain import Columns, FieldColumn, PackOptions, pack
 from packtrain._core.errors import CorruptFile
 from packtrain._core.index import Index
 from packtrain._core.manifest import Manifest
@@ -82,6 +83,27 @@ def test_packed_shards_have_chunks_of_their_own(format_name: str, images: Path, 
     table = assert_laws(folder)
     shards = Manifest.load(folder).shards
     assert len(shards) > 1 and sorted(set(table.shard.tolist())) == list(range(len(shards)))
+
+
+def test_values_in_the_index_are_in_no_chunk(
+    format_name: str, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = images.read_text().splitlines()
+    (tmp_path / "list.csv").write_text("path,x,s\n" + "".join(f"{line.rsplit(' ', 1)[0]},1,text\n" for line in lines))
+    values = FieldColumn("x", "number", "x", by_path=False), FieldColumn("s", "string", "s", by_path=False)
+    tables = []
+    for fields in ((), values):
+        out = tmp_path / f"{len(fields)} fields"
+        options = PackOptions(format_name, columns=Columns("path", None, fields), root=images.parent, shard_size=4096)
+        pack(tmp_path / "list.csv", out, options)
+        manifest = Manifest.load(out)
+        index = Index.of(out, manifest)
+        with monkeypatch.context() as patch:
+            # What is left empty is never all zeros.
+            patch.setattr(np, "empty", lambda shape, dtype=float: np.full(shape, 7, dtype))
+            tables.append(ChunkTable.of(manifest, index))
+    for name in ChunkTable.__dataclass_fields__.keys() & vars(tables[0]).keys():
+        assert np.array_equal(*(getattr(table, name) for table in tables)), name
 
 
 @given(shards=SIZES.filter(any), gap=st.sampled_from([0, 1, 512, 20_000]), seed=st.integers(0, 9), order=st.booleans())
