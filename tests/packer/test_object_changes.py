@@ -116,6 +116,7 @@ def listed_values(folder: Path, out: Path, more: Sequence[str] = ()) -> tuple[Pa
 @pytest.mark.parametrize("store", WRITABLE, indirect=True)
 def test_the_same_changes_make_the_same_rows(store: Server, tmp_path: Path) -> None:
     url = check_changes(tmp_path, lambda folder: uploaded(store, folder), partial(objects_of, store))
+    (tmp_path / "staged").mkdir()
     there, here = open_dataset(url, stage=tmp_path / "staged"), open_dataset(tmp_path / "here")
     assert [there.filename(row) for row in range(len(there))] == [here.filename(row) for row in range(len(here))]
 
