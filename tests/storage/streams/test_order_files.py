@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 from collections.abc import Callable
@@ -16,7 +17,6 @@ from helpers.waiting import wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packtrain._storage.staging.folder import Folder
 from packtrain._storage.streams.layout import ORDERS
 from packtrain._storage.streams.order import ChunkOrder
 from packtrain._storage.streams.order_files import OrderChunks, OrderFiles, OrderLease
@@ -127,24 +127,22 @@ class TestLease:
         OrderFiles(tmp_path, CHUNKS).remove_unused()
         assert os.listdir(tmp_path / ORDERS) == []
 
-    def test_two_that_write_and_remove_at_once_never_miss_it(self, tmp_path: Path) -> None:
-        """One process removes what nobody needs all the time; who has a lease always finds its file."""
-        order, files = order_of([(3, 1)]), OrderFiles(tmp_path, CHUNKS)
+    def test_a_file_that_goes_before_it_is_locked_is_written_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The fetcher comes between opening and locking, two times."""
+        order, files, flock, calls = order_of([(3, 1)]), OrderFiles(tmp_path, CHUNKS), fcntl.flock, list[int]()
 
-        def remove() -> None:
-            while True:
+        def late(descriptor: int, operation: int) -> None:
+            calls.append(operation)
+            if operation == fcntl.LOCK_SH and calls.count(operation) <= 2:
                 files.remove_unused()
+            flock(descriptor, operation)
 
-        process = multiprocessing.get_context("fork").Process(target=remove, daemon=True)
-        process.start()
-        try:
-            for _ in range(300):
-                lease = OrderLease(tmp_path, order)
-                assert Folder.open(tmp_path / ORDERS).read(f"{order.digest}.npy", MiB) == order.dump()
-                lease.close()
-        finally:
-            process.kill()
-            process.join()
+        monkeypatch.setattr(fcntl, "flock", late)
+        lease = OrderLease(tmp_path, order)
+        files.remove_unused()
+        assert files.load(lease.digest).chunk.tolist() == [1] and calls.count(fcntl.LOCK_SH) == 3
 
 
 class TestFetcher:
