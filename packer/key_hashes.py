@@ -30,8 +30,8 @@ def key_hashes(
     """
     hashes = np.empty(len(offsets) - 1, np.uint64)
     if extension is not None:
-        bounds, data = (np.ascontiguousarray(each) for each in (offsets, texts))
-        extension.hash_keys(bounds.astype(np.int64, copy=False), data, seed, number, hashes)
+        bounds = np.ascontiguousarray(offsets, np.int64)
+        extension.hash_keys(bounds, np.ascontiguousarray(texts), seed, number, hashes)
         return hashes
     for start in range(0, len(hashes), _AT_ONCE):
         bounds = offsets[start : start + _AT_ONCE + 1].astype(np.int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
@@ -38,9 +38,9 @@ LOOK: Final = np.dtype(
 )
 """What is known of an image.
 
-Its `digest` is the first 128 bits of the record's SHA-256, `contrast` the standard deviation of `grey`, and
-`grey_bottom` the share of rows at its end that have the grey of what libjpeg could not decode. If it is `measured`,
-`mean` and `square` are the means of each channel and of its squares, in [0, 1], of the image at full size.
+Its `digest` is the first 128 bits of the record's SHA-256 if it was hashed, else 0, `contrast` the standard deviation
+of `grey`, and `grey_bottom` the share of rows at its end that have the grey of what libjpeg could not decode. If it is
+`measured`, `mean` and `square` are the means of each channel and of its squares, in [0, 1], of the image at full size.
 """
 Looks = npt.NDArray[np.void]
 Numbers = npt.NDArray[np.int64]
@@ -66,6 +66,7 @@ class Range:
         rows: Rows there, int64 [records], in the order in which their records lie.
         numbers: Their places among the rows that are looked at, int64 [records].
         every: One place in this many is measured at full size.
+        hashed: Which of them are hashed, bool [records]: those that may have the bytes of another one.
         pixel_limit: Pillow's ``Image.MAX_IMAGE_PIXELS`` in the process that asks.
     """
 
@@ -74,6 +75,7 @@ class Range:
     rows: Numbers
     numbers: Numbers
     every: int
+    hashed: npt.NDArray[np.bool_]
     pixel_limit: int | None = field(default_factory=pixel_limit)
 
     def __str__(self) -> str:
@@ -114,12 +116,12 @@ def look_at(task: Range, report: Callable[[int], None]) -> Seen:
     with task.store as store:
         looks, missing = np.zeros(len(rows), LOOK), np.zeros(len(rows), bool)
         problems: dict[int, str] = {}
-        measured = numbers % task.every == 0
+        wanted = list(zip(rows.tolist(), task.hashed.tolist(), (numbers % task.every == 0).tolist(), strict=True))
         done = deaths = 0
         limits = Limits(_MEMORY, _SECONDS + len(rows))
         while done < len(rows):
             try:
-                for message in run_sandboxed(partial(_work, store, rows[done:], measured[done:]), _Message, limits):
+                for message in run_sandboxed(partial(_work, store, wanted[done:]), _Message, limits):
                     if message.problem is not None:
                         problems[int(numbers[done])] = message.problem
                     elif message.look is None:
@@ -144,18 +146,18 @@ def look_at(task: Range, report: Callable[[int], None]) -> Seen:
     return Seen(task.part, numbers, looks, missing, problems)
 
 
-def _work(store: RecordStore, rows: Numbers, measured: npt.NDArray[np.bool_], send: Send) -> None:
-    """Runs in a process of its own: sends a `_Message` for each row, of which some are `measured`."""
+def _work(store: RecordStore, wanted: Sequence[tuple[int, bool, bool]], send: Send) -> None:
+    """Runs in a process of its own: sends a `_Message` for each row, of which some are hashed, and some measured."""
     records, stored = store.records(IMAGE), store.schema[IMAGE].store
     assert stored is not None, "an image is stored somehow"
     decode = RecordDecoder(stored, decoder())
     with whole_images_only():
-        for row, whole in zip(rows.tolist(), measured.tolist(), strict=True):
+        for row, hashed, measured in wanted:
             look = problem = None
             try:
                 encoded = records.image(row)
                 if encoded is not None:
-                    seen = _look(decode, encoded, measured=whole)
+                    seen = _look(decode, encoded, hashed=hashed, measured=measured)
                     look = base64.b64encode(seen.tobytes()).decode()
             except PacktrainError as error:
                 problem = str(error)
@@ -166,10 +168,11 @@ def _work(store: RecordStore, rows: Numbers, measured: npt.NDArray[np.bool_], se
             send({"look": look, "problem": problem})
 
 
-def _look(decode: RecordDecoder, encoded: EncodedImage, *, measured: bool) -> Looks:
+def _look(decode: RecordDecoder, encoded: EncodedImage, *, hashed: bool, measured: bool) -> Looks:
     """Look at one image: a `LOOK` []."""
     look = np.zeros((), LOOK)
-    look["digest"] = np.frombuffer(hashlib.sha256(encoded.data).digest()[:16], "<u8")
+    if hashed:
+        look["digest"] = np.frombuffer(hashlib.sha256(encoded.data).digest()[:16], "<u8")
     # The largest scale that leaves enough pixels for the hash.
     scale = next((scale for scale in _SCALES if min(encoded.width, encoded.height) >= scale * SIDE), 1)
     pixels = _pixels(decode, encoded, scale)

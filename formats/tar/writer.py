@@ -124,7 +124,7 @@ class Writer:
 
     def _write_waiting(self) -> None:
         waiting, self._waiting = self._waiting, bytearray()
-        self._write_now([waiting])
+        self._write_now([memoryview(waiting)])
 
     def _write_now(self, buffers: list[Buffer]) -> None:
         assert self._descriptor is not None, "the writer is closed"

@@ -283,10 +283,10 @@ def test_damaged_records_are_suspects(tmp_path: Path) -> None:
 def test_an_image_that_kills_its_decoder_costs_only_itself(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     look = looks._look
 
-    def die_of_long(decode: Any, encoded: Any, *, measured: bool) -> Any:
+    def die_of_long(decode: Any, encoded: Any, **options: bool) -> Any:
         if encoded.height == 401:
             os.kill(os.getpid(), signal.SIGSEGV)
-        return look(decode, encoded, measured=measured)
+        return look(decode, encoded, **options)
 
     monkeypatch.setattr(looks, "_look", die_of_long)
     report = dataset_report(dataset)
