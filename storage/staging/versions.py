@@ -151,7 +151,7 @@ class SourceVersion:
         up = (os.pardir,) * (2 + streamed)
         links = {name: Path(*up, path.relative_to(root.path)) for name, path in parts.items()}
         entry = root.find_entry(key)
-        if entry is not None and self._is_whole(_version_in(entry, streamed), links):
+        if entry is not None and root.find_copy(key) is None and self._is_whole(_version_in(entry, streamed), links):
             return entry
         with wait_for_build_lock(root, key, on_progress):
             entry = root.find_entry(key)
@@ -163,9 +163,11 @@ class SourceVersion:
                 with root.ledger():
                     name = readable(f"{self.location.name[:25]}-version-{self.version.number}")
                     entry = root.publish(copy, _DATA, name, key)
-                    discard_copy(root, key)
             else:
                 self._write(entry, links, streamed)
+            with root.ledger():
+                # Also of a process that was killed just before its end.
+                discard_copy(root, key)
         return entry
 
     def _is_whole(self, entry: Folder, links: Mapping[str, Path]) -> bool:

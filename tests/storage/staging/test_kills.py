@@ -17,12 +17,16 @@ from pathlib import Path
 import pytest
 from helpers.faults.campaign import Campaign, Program, renewed
 from helpers.faults.harness import Action, FaultServer
+from helpers.local_objects import STORE, LocalObjects
 from helpers.staging.children import Child
 from helpers.staging.laws import STAGE, assert_same, assert_tidy, big_dataset, root_of
 from helpers.staging.unused import room_for, staged
 from helpers.support import flip, tree
 
-from packtrain import StageOptions, stage
+from packtrain import StageOptions, append, drop_rows, open_dataset, stage, verify
+from packtrain._readers.dataset.image_dataset import caches_of
+from packtrain._storage.remote import client
+from packtrain._storage.streams import versions
 from packtrain.staging import entries, repair
 
 CLEAN_ERROR = 3
@@ -199,3 +203,58 @@ def half_of(dataset: Path, place: Path) -> int:
     """A budget for half of a dataset's shards."""
     shards = sum(path.stat().st_blocks * 512 for path in dataset.glob("*.tar"))
     return room_for(dataset, place) - shards // 2
+
+
+AT_ADDRESS = """
+import os
+import sys
+from pathlib import Path
+sys.path.append(args["tests"])
+from helpers.local_objects import STORE, LocalObjects
+from packtrain._storage.remote import client
+from packtrain._storage.remote.urls import Url
+from packtrain._storage.staging.options import StageOptions
+from packtrain._storage.staging.stager import stage
+from packtrain._storage.streams import versions
+
+os.environ[STORE] = args["store"]
+client.ObjectStore = lambda **_: LocalObjects()
+options = StageOptions(to=Path(args["place"]), threads=1 if args["budget"] is None else None)
+if args["budget"] is None:
+    stage("s3://bucket/set", options)
+else:
+    versions.MOST = 1
+    versions.open_version(Url.parse("s3://bucket/set"), options, args["budget"], LocalObjects())
+"""
+
+
+@pytest.mark.complete
+@pytest.mark.parametrize("budget", [None, 1 << 26])
+def test_who_takes_a_version_from_an_address_dies_anywhere(
+    faulty: FaultServer,
+    datasets: tuple[Path, ...],
+    place: Path,
+    tmp_path: Path,
+    campaign: Campaign,
+    monkeypatch: pytest.MonkeyPatch,
+    budget: int | None,
+) -> None:
+    """As copies of its segments, or as caches of them."""
+    changed = shutil.copytree(datasets[0], tmp_path / "store" / "bucket" / "set")
+    append(changed, datasets[1])
+    drop_rows(changed, [0])
+    expected = open_dataset(changed).targets.tolist()
+    monkeypatch.setenv(STORE, str(tmp_path / "store"))
+    monkeypatch.setattr(client, "ObjectStore", lambda **_: LocalObjects())
+    monkeypatch.setattr(versions, "MOST", 1)
+    args = {"store": str(tmp_path / "store"), "tests": str(Path(__file__).parents[2]), "budget": budget}
+    copier = program(faulty, place, AT_ADDRESS, **args)
+    for _ in campaign(copier, copier.undisturbed(), Action.KILL, Action.TEAR, every=4):
+        for path in root_of(place).glob("*-version-*[!m]"):
+            assert verify(path).problems == ()
+        dataset = open_dataset("s3://bucket/set", stage=place, budget=budget)
+        assert dataset.targets.tolist() == expected
+        assert len(caches_of(dataset)) == (0 if budget is None else 2)
+        found = sorted(entry.state for entry in entries(place))
+        assert found == ["complete", "complete", "version"] if budget is None else ["stream"] * 3
+        assert_tidy(place, *(entry.path for entry in entries(place)))
