@@ -123,7 +123,8 @@ class CacheInfo:
                 raise NotADataset(_why_no_cache(root), file=CACHE) from error
             info = parse_document(cls, body, path)
             try:
-                Schema(info.fields, info.labels)
+                if not Schema(info.fields, info.labels).fields:
+                    raise UsageError("a dataset without a field")
             except UsageError as error:
                 raise CorruptFile(f"{path} is damaged: {error}", file=CACHE) from error
         return info

@@ -21,7 +21,7 @@ from .typed import MOST, Between, Form, OneOf, Spelled
 VERSION: Final = 2
 """The version of plan and manifest of any fields with records. Those of an image and a label are still version 1."""
 NEWEST: Final = 3
-"""The newest version: there are fields that lie in the index, or it is the manifest of a dataset of versions."""
+"""The newest version: fields lie in the index, or there are labels alone, or it is that of a dataset of versions."""
 MANIFEST: Final = "manifest.json"
 PLAN: Final = "plan.json"
 REJECTS: Final = "rejects.jsonl"
@@ -265,6 +265,8 @@ class Manifest:
     def _check(self) -> None:
         """Checks what concerns several values."""
         Schema(self.fields, self.labels, self.classes)
+        if self.shards and not self.schema.stored:
+            raise ValueError("shards, but no field that has records")
         if self.rejects_file.name != REJECTS:
             raise ValueError(f"rejects_file.name: expected {REJECTS}, found {self.rejects_file.name}")
         if len({column.name for column in self.columns}) < len(self.columns):
@@ -337,7 +339,7 @@ class Manifest:
 
 def document_version(schema: Schema, *, plain: bool) -> int:
     """Version of the plan or manifest of a dataset: 1, if it is `plain`, or 2 if these can say everything."""
-    if schema.indexed:
+    if _is_newest(schema):
         return NEWEST
     return 1 if plain and schema.plain else VERSION
 
@@ -348,8 +350,12 @@ def require_version(version: int, schema: Schema) -> None:
     Raises:
         ValueError: It cannot.
     """
-    if version < NEWEST and schema.indexed:
-        raise ValueError(f"fields that lie in the index, in a document of version {version}")
+    if version < NEWEST and _is_newest(schema):
+        raise ValueError(f"fields that lie in the index, or none at all, in a document of version {version}")
+
+
+def _is_newest(schema: Schema) -> bool:
+    return bool(schema.indexed) or not schema.fields
 
 
 def from_version_1(body: dict[str, Any], image: Field, **absent: Any) -> dict[str, Any]:

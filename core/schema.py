@@ -135,12 +135,12 @@ class Schema:
     """All that a sample of a dataset holds.
 
     Attributes:
-        fields: The stored fields; the image, if there is one, comes first.
+        fields: The stored fields; the image, if there is one, comes first. Only a layer of other labels has none.
         labels: Type of the labels.
         classes: Class names by label, or None.
 
     Raises:
-        UsageError: Two fields have the same name, or there is none.
+        UsageError: Two fields have the same name, or there is neither a field nor a label.
     """
 
     fields: tuple[Field, ...]
@@ -149,11 +149,10 @@ class Schema:
 
     def __post_init__(self) -> None:
         names = self.names
-        if not names:
+        if not names and self.labels.kind == "none":
             raise UsageError("a dataset without a field: name at least one, such as an image or an array")
-        name, count = Counter(names).most_common(1)[0]
-        if count > 1:
-            raise UsageError(f"two fields are called {name}")
+        if len(set(names)) < len(names):
+            raise UsageError(f"two fields are called {Counter(names).most_common(1)[0][0]}")
         if IMAGE in names[1:]:
             raise UsageError("the image comes first among the fields")
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial, reduce
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
@@ -16,32 +15,27 @@ import numpy as np
 import numpy.typing as npt
 
 from packtrain._core.arguments import checks_names, flag, function, instance, path_of, whole
-from packtrain._core.document import MOST_BYTES
-from packtrain._core.errors import ListError, OutputConflict, UsageError
+from packtrain._core.errors import UsageError
 from packtrain._core.index import Index
 from packtrain._core.kinds import KINDS as ALL_KINDS
-from packtrain._core.manifest import MANIFEST, Manifest
-from packtrain._core.opening import read_regular
 from packtrain._core.options import LabelSpec
-from packtrain._core.printable import printable
 from packtrain._core.schema import Field
-from packtrain._core.version_schema import MergedSchema, part_schema
 from packtrain._core.versions import (
     LAYERS,
     Change,
     Layer,
-    ManifestInfo,
     Segment,
     Version,
     segment_manifest,
 )
-from packtrain._readers.dataset.kept import is_kept
 from packtrain._storage.remote.urls import place_of
 
 from .changing import ChangeReport, would_be
 from .index_layer import IndexLayer, ListedValues, listed_values
+from .layers import layer_digest, layer_of, with_layers
 from .listing import ListedSample, Listing, Reject, Source
 from .lists.reader import read_list
+from .matching import MISSING, matched, require_sound
 from .object_workplace import workplace_at
 from .options import Columns, FieldColumn, PackOptions
 from .output import Output
@@ -53,10 +47,6 @@ from .workplace import Workplace
 
 KINDS: Final = ("text", "json", "array", "bytes", "number", "string")
 """Kinds of fields that can be added. Those with pixels depend on how the image was stored."""
-_KEY: Final = "added_field_key"
-_NAMED: Final = 3
-_MISSING: Final = -1
-_AT_ONCE: Final = 1 << 14
 
 
 @checks_names()
@@ -120,7 +110,7 @@ def add_field(
                 # They belong to this process until the version names them.
                 output = stack.enter_context(place.writing(f"{LAYERS}/{place.name_of(layer.plan)}"))
                 layers[layer.segment.name].append(layer.packed(place.folder, output, workers, on_progress))
-            version = place.publish(partial(_with_layers, place, layers, change))
+            version = place.publish(partial(with_layers, place, layers, change))
     return ChangeReport(place.address, version.number, version.records)
 
 
@@ -133,17 +123,15 @@ def _planned(
     table = read_list(
         listed,
         LabelSpec("none"),
-        columns=Columns(fields=(*stored, *indexed, FieldColumn(_KEY, "text", key, by_path=False))),
+        columns=Columns(image=key, fields=(*stored, *indexed)),
         root=root,
     )
-    if table.rejects:
-        first = table.rejects[0]
-        raise ListError(f"{listed}: line {first.line}: {first.reason}")
+    require_sound(table, listed)
     settled = settled_fields(table, PackOptions(columns=Columns(fields=(*stored, *indexed))))
     values = listed_values(table, indexed, settled[len(stored) :], len(stored), listed) if indexed else []
     place.bring_indexes(newest)
     folder = place.folder
-    matches = _matched(folder, newest, table, listed, optional=all(column.optional for column in columns))
+    matches = matched(folder, newest, table, listed, optional=all(column.optional for column in columns))
     planned: list[_PlannedLayer | _IndexLayer] = []
     if stored:
         options = PackOptions(columns=Columns(fields=tuple(map(_as_settled, stored, settled))), seed=None)
@@ -170,69 +158,6 @@ def _require_addable(columns: Sequence[FieldColumn], version: Version, *, replac
 def _as_settled(column: FieldColumn, field: Field) -> FieldColumn:
     """The same column, with the type and shape that fit all segments."""
     return replace(column, dtype=field.dtype, shape=field.shape)
-
-
-def _matched(
-    folder: Path, version: Version, table: Listing, listed: Path, *, optional: bool
-) -> dict[str, npt.NDArray[np.int64]]:
-    """For each segment, the ordinal of the list's row for each of its rows, -1 where there is none."""
-    ordinals = _ordinals_by_key(table, listed)
-    matches: dict[str, npt.NDArray[np.int64]] = {}
-    uses, of_dropped = np.zeros(len(table), np.int64), np.zeros(len(table), bool)
-    missing = list[str]()
-    for segment in version.segments:
-        keys = _keys(folder, segment)
-        found = np.fromiter((ordinals.get(key, _MISSING) for key in keys), np.int64, segment.records)
-        kept = is_kept(folder, segment)
-        there = found != _MISSING
-        uses += np.bincount(found[kept & there], minlength=len(table))
-        of_dropped[found[~kept & there]] = True
-        if not optional:
-            missing += [_shown(keys[row]) for row in np.flatnonzero(kept & ~there)[:_NAMED].tolist()]
-        matches[segment.name] = found
-    if (uses > 1).any():
-        raise ListError(f"{folder}: several samples have the same path, such as {_some(table, uses > 1)}")
-    if (unknown := (uses == 0) & ~of_dropped).any():
-        raise ListError(
-            f"{listed}: {np.count_nonzero(unknown):,} keys name no sample of {folder}, such as {_some(table, unknown)}"
-        )
-    if missing:
-        raise ListError(
-            f"{listed} has nothing for some samples of {folder}, such as {', '.join(missing[:_NAMED])}: with "
-            "--optional, samples may be without a field"
-        )
-    return matches
-
-
-def _ordinals_by_key(table: Listing, listed: Path) -> Mapping[bytes, int]:
-    found: dict[bytes, int] = {}
-    for start in range(0, len(table), _AT_ONCE):
-        ordinals = np.arange(start, min(start + _AT_ONCE, len(table)))
-        for ordinal, entry in zip(ordinals.tolist(), table.entries(ordinals), strict=True):
-            cell = entry.cells[-1]
-            key = b"" if cell is None else cell.content
-            if found.setdefault(key, ordinal) != ordinal:
-                first = table.line_numbers(np.array([found[key]]))[0]
-                raise ListError(f"{listed}: line {entry.line} has the same key as line {first}: {_shown(key)}")
-    return found
-
-
-def _keys(folder: Path, segment: Segment) -> Sequence[bytes]:
-    """The paths of all rows of a segment."""
-    index = Index.of(segment.folder(folder), segment_manifest(folder, segment))
-    index.check_content()
-    offsets, texts = index["path_offsets"].tolist(), index["path_bytes"].tobytes()
-    return [texts[start:stop] for start, stop in pairwise(offsets)]
-
-
-def _some(table: Listing, chosen: npt.NDArray[np.bool_]) -> str:
-    """The first keys of the rows that are chosen."""
-    entries = table.entries(np.flatnonzero(chosen)[:_NAMED])
-    return ", ".join(_shown(b"" if (cell := entry.cells[-1]) is None else cell.content) for entry in entries)
-
-
-def _shown(key: bytes) -> str:
-    return repr(printable(os.fsdecode(key)))
 
 
 class LayerRows:
@@ -271,10 +196,10 @@ class LayerRows:
     def entries(self, ordinals: npt.NDArray[np.int64]) -> tuple[ListedSample, ...]:
         """What the list says of these rows."""
         wanted = self._matches[ordinals]
-        found = iter(self._table.entries(wanted[wanted != _MISSING]))
+        found = iter(self._table.entries(wanted[wanted != MISSING]))
         count = len(self._nothing)
         return tuple(
-            ListedSample(row, "", None, self._nothing if match == _MISSING else next(found).cells[:count])
+            ListedSample(row, "", None, self._nothing if match == MISSING else next(found).cells[:count])
             for row, match in zip(ordinals.tolist(), wanted.tolist(), strict=True)
         )
 
@@ -311,11 +236,11 @@ class _PlannedLayer:
     ) -> Self:
         """That of a segment of the dataset in `folder`; raises what `pack_listing` raises."""
         assert options.columns is not None, "a layer has fields"
-        if (matches == _MISSING).any():
+        if (matches == MISSING).any():
             optional = tuple(replace(column, optional=True) for column in options.columns.fields)
             options = replace(options, columns=Columns(fields=optional))
         options = replace(options, format=segment_manifest(folder, segment).format)
-        rows = LayerRows(table, matches, options, _digest(segment, key))
+        rows = LayerRows(table, matches, options, layer_digest(segment, key))
         return cls(segment, rows, options, plan_shards(outline_plan(rows, options), rows))
 
     @property
@@ -337,7 +262,7 @@ class _PlannedLayer:
             order=order,
             on_progress=on_progress,
         )
-        return _written(output.folder)
+        return layer_of(output.folder)
 
 
 @dataclass(frozen=True)
@@ -367,7 +292,7 @@ class _IndexLayer:
     ) -> Self:
         """That of a segment of the dataset in `folder`."""
         format = segment_manifest(folder, segment).format
-        return cls(segment, IndexLayer.of(table, columns, values, matches, format, _digest(segment, key)))
+        return cls(segment, IndexLayer.of(table, columns, values, matches, format, layer_digest(segment, key)))
 
     @property
     def plan(self) -> Plan:
@@ -381,33 +306,4 @@ class _IndexLayer:
         output.offer_plan(self.plan.dump())
         self.layer.write(output.folder, Index.of(self.segment.folder(folder), segment_manifest(folder, self.segment)))
         output.finish()
-        return _written(output.folder)
-
-
-def _digest(segment: Segment, key: str) -> str:
-    """Names a segment and the column of the keys: what a layer is made of besides the list."""
-    return segment.manifest.sha256 if key == "path" else f"{segment.manifest.sha256} {key}"
-
-
-def _written(place: Path) -> Layer:
-    """The entry of a layer in a version, once it has been written."""
-    data = read_regular(place / MANIFEST, MOST_BYTES)
-    return Layer(place.name, ManifestInfo.of(data), Manifest.parse(data, place / MANIFEST).schema.names)
-
-
-def _with_layers(place: Workplace, layers: Mapping[str, Sequence[Layer]], change: Change, newest: Version) -> Version:
-    """The version that follows `newest`, with more layers for each of these segments."""
-    if missing := layers.keys() - {segment.name for segment in newest.segments}:
-        raise OutputConflict(
-            f"{place.address}: segment {min(missing)} has just been replaced by somebody else. Run the command again"
-        )
-    segments = [reduce(_with_layer, layers.get(each.name, ()), each) for each in newest.segments]
-    place.bring_manifests(newest)
-    merged = MergedSchema.of([part_schema(place.folder, segment) for segment in segments])
-    return replace(newest.after(change, segments), fields=merged.fields, labels=merged.labels, classes=merged.classes)
-
-
-def _with_layer(segment: Segment, added: Layer) -> Segment:
-    """A segment with one more layer, whose fields take the place of those of the same name."""
-    kept = (replace(each, fields=tuple(set(each.fields) - set(added.fields))) for each in segment.layers)
-    return replace(segment, layers=(*(each for each in kept if each.fields), added))
+        return layer_of(output.folder)

@@ -1,4 +1,4 @@
-"""Layers of fields that lie in the index: what a list says of them, and how they are written. They have no shards."""
+"""Layers without shards, of labels or of fields that lie in the index: what they hold, and how they are written."""
 
 from __future__ import annotations
 
@@ -122,11 +122,13 @@ class IndexLayer:
         plan: The plan that names it.
         matches: Ordinal of the list's row for each row of the segment, -1 where there is none.
         values: What the list says.
+        labels: The labels of the rows of the segment, in place of these; None to leave the segment's.
     """
 
     plan: Plan
     matches: Ints
-    values: tuple[ListedValues, ...]
+    values: tuple[ListedValues, ...] = ()
+    labels: npt.NDArray[Any] | None = None
 
     @classmethod
     def of(
@@ -139,23 +141,22 @@ class IndexLayer:
         digest: str,
     ) -> Self:
         """Plans the layer of a segment, which is packed in this format, and which `digest` names."""
-        plan = Plan(
-            name=table.name,
-            format=format,
+        plan = replace(
+            _plan(table.name, format, f"{table.sha256} {digest}", len(matches)),
             fields=tuple(each.field for each in values),
-            labels=LabelSpec("none"),
-            classes=None,
             columns=planned_columns(Columns(fields=tuple(columns))),
-            list_sha256=hashlib.sha256(f"{table.sha256} {digest}".encode()).hexdigest(),
-            lines=len(matches),
-            entries=len(matches),
-            seed=None,
-            shard_bytes=0,
-            encoder=None,
-            written_by=written_by(),
-            shards=(),
         )
         return cls(plan, matches, tuple(values))
+
+    @classmethod
+    def of_labels(
+        cls, labels: npt.NDArray[Any], segment: Manifest, classes: tuple[str, ...] | None, digest: str
+    ) -> Self:
+        """Plans the layer of other labels, [rows] or [rows, K], for a segment that `digest` names."""
+        content = hashlib.sha256(labels.tobytes()).hexdigest()
+        plan = _plan(segment.name, segment.format, f"{content} {digest}", len(labels))
+        plan = replace(plan, labels=segment.labels, classes=classes)
+        return cls(plan, np.full(len(labels), -1), labels=labels)
 
     def write(self, folder: Path, segment: Index) -> None:
         """Writes it, with the order of the segment that has this index. Writing it again gives the same bytes."""
@@ -166,6 +167,8 @@ class IndexLayer:
         writer = IndexWriter(folder / INDEX, rows)
         writer.add("line", np.arange(rows, dtype=ROW_COLUMNS["line"]))
         writer.add("shard", np.zeros(rows, ROW_COLUMNS["shard"]))
+        if self.labels is not None:
+            writer.add("label", self.labels)
         writer.add("by_place", segment["by_place"])
         writer.add_text("path", np.zeros(rows + 1, "<i8"), np.empty(0, np.uint8))
         fields = tuple(each.write(writer, self.matches) for each in self.values)
@@ -175,7 +178,7 @@ class IndexLayer:
             format=plan.format,
             fields=fields,
             labels=plan.labels,
-            classes=None,
+            classes=plan.classes,
             records=rows,
             lines=rows,
             rejects=0,
@@ -187,3 +190,23 @@ class IndexLayer:
             shards=(),
         )
         write_file(folder / MANIFEST, [manifest.dump()])
+
+
+def _plan(name: str, format: str, content: str, rows: int) -> Plan:
+    """The plan of a layer of so many rows, without a field yet, that has what `content` names."""
+    return Plan(
+        name=name,
+        format=format,
+        fields=(),
+        labels=LabelSpec("none"),
+        classes=None,
+        columns=None,
+        list_sha256=hashlib.sha256(content.encode()).hexdigest(),
+        lines=rows,
+        entries=rows,
+        seed=None,
+        shard_bytes=0,
+        encoder=None,
+        written_by=written_by(),
+        shards=(),
+    )
