@@ -19,10 +19,10 @@ from typing import Final
 
 from crc32c import crc32c
 
-from .errors import NoSpace, OutputConflict, PackError, PacktrainError
+from .errors import CorruptFile, NoSpace, OutputConflict, PackError, PacktrainError
 from .locks import Lock
 from .opening import open_regular
-from .problems import way_out
+from .problems import reading, way_out
 from .processes import ProcessName
 
 MiB: Final = 1 << 20
@@ -32,6 +32,8 @@ _KEPT_BYTES: Final = 180
 _MAKE_ROOM: Final = "make room"
 NO_LOCKS: Final = frozenset([errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
 """Errors by which a file system says that it has no locks."""
+_NO_COPY: Final = frozenset([errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP])
+"""Errors by which a file system says that it cannot copy by itself."""
 FULL: Final = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 """Errors by which a file system says that there is no room left: at all, for this user, or in this file."""
 
@@ -169,6 +171,43 @@ def write_file(
     finally:
         with suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=dir_fd)
+
+
+def copy_file(source: Path, path: Path, size: int, checksum: int) -> None:
+    """Copies a file of a dataset, of which the manifest says so much, unless the copy is there; atomically and durably.
+
+    A file system that can share blocks shares them.
+
+    Raises:
+        CorruptFile: `source` is missing, or another file.
+        UnreadableFile: It cannot be read.
+    """
+    if path.is_file() and path.stat().st_size == size and checksum_file(path) == checksum:
+        return
+    temporary = temporary_path(path)
+    with reading(source):
+        opened = os.fdopen(open_regular(source), "rb", buffering=0)
+    try:
+        with opened, open(temporary, "xb", buffering=0) as copy:
+            left = size
+            while left and (count := _copied(opened.fileno(), copy.fileno(), left)):
+                left -= count
+            os.fsync(copy.fileno())
+        if left or checksum_file(temporary) != checksum:
+            raise CorruptFile(f"{source} is damaged: it is not the file that the manifest names", file=source.name)
+        publish(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _copied(source: int, target: int, most: int) -> int:
+    """Copies bytes from one file to another where these are; returns their number."""
+    try:
+        return os.copy_file_range(source, target, most)
+    except OSError as error:
+        if error.errno not in _NO_COPY:
+            raise
+    return os.sendfile(target, source, None, most)
 
 
 def checksum_file(path: Path) -> int:

@@ -39,11 +39,12 @@ class MergedSchema:
         for part in parts[1:]:
             if part.labels != first.labels:
                 raise UsageError(f"{part.name} has labels of type {part.labels}, but {first.name} of {first.labels}")
-        fields: dict[str, FieldInfo] = {}
+        fields, homes = dict[str, FieldInfo](), dict[str, str]()
         for part in parts:
             for field in part.fields:
+                home = homes.setdefault(field.name, part.name)
                 if (known := fields.setdefault(field.name, field)) is not field:
-                    fields[field.name] = _joined(known, field, part.name)
+                    fields[field.name] = _joined(known, field, home, part.name)
         lacking = {name: sum(part.rows for part in parts if name not in part.names) for name in fields}
         return cls(
             tuple(
@@ -95,12 +96,12 @@ class PartSchema:
         return cls(name, tuple(fields.values()), labels, classes, rows)
 
 
-def _joined(one: FieldInfo, other: FieldInfo, part: str) -> FieldInfo:
-    """One field of two parts."""
+def _joined(one: FieldInfo, other: FieldInfo, home: str, part: str) -> FieldInfo:
+    """One field of two parts, which are called so."""
     for key in ("kind", "dtype", "shape", "classes"):
         if getattr(one, key) != getattr(other, key):
             raise UsageError(
-                f"field {one.name}: {key} is {getattr(other, key)!r} in {part}, but {getattr(one, key)!r} in the rest"
+                f"field {one.name}: {key} is {getattr(other, key)!r} in {part}, but {getattr(one, key)!r} in {home}"
             )
     sized = one.bytes is not None and other.bytes is not None and one.maximum is not None and other.maximum is not None
     return replace(

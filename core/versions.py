@@ -476,9 +476,13 @@ def load_part(path: Path, described: ManifestInfo, records: int) -> Manifest:
 
 def segment_manifest(folder: Path, segment: Segment) -> Manifest:
     """The manifest of a segment of the dataset in `folder`; raises what `load_part` raises."""
+    return load_part(segment_manifest_path(folder, segment), segment.manifest, segment.records)
+
+
+def segment_manifest_path(folder: Path, segment: Segment) -> Path:
+    """Where the manifest of a segment lies."""
     place = segment.folder(folder)
-    name = BASE_MANIFEST if place == folder and has_versions(folder) else MANIFEST
-    return load_part(place / name, segment.manifest, segment.records)
+    return place / (BASE_MANIFEST if place == folder and has_versions(folder) else MANIFEST)
 
 
 def base_manifest(folder: Path) -> Manifest:
