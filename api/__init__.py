@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from packtrain._packer.foreign.indexer import index_shards as index_shards
     from packtrain._packer.joining import compact as compact
     from packtrain._packer.merge import merge as merge
+    from packtrain._packer.merge_datasets import merge_datasets as merge_datasets
     from packtrain._packer.options import Columns as Columns
     from packtrain._packer.options import FieldColumn as FieldColumn
     from packtrain._packer.options import PackOptions as PackOptions
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from packtrain._packer.parts import Part as Part
     from packtrain._packer.purging import purge as purge
     from packtrain._packer.ray_engine import RayEngine as RayEngine
+    from packtrain._packer.relabel import relabel as relabel
     from packtrain._packer.removing import drop_version as drop_version
     from packtrain._packer.split import split as split
     from packtrain._packer.status import pack_status as pack_status
@@ -76,11 +78,13 @@ _HOMES = {
     "_packer.foreign.indexer": ("index_shards",),
     "_packer.joining": ("compact",),
     "_packer.merge": ("merge",),
+    "_packer.merge_datasets": ("merge_datasets",),
     "_packer.options": ("Columns", "FieldColumn", "PackOptions"),
     "_packer.purging": ("purge",),
     "_packer.ray_engine": ("RayEngine",),
     "_packer.pack": ("pack",),
     "_packer.parts": ("Part",),
+    "_packer.relabel": ("relabel",),
     "_packer.removing": ("drop_version",),
     "_packer.split": ("split",),
     "_packer.status": ("pack_status",),

@@ -12,11 +12,12 @@ from .words import Group
 
 COMMANDS: Final = {
     "pack": "Turn an image list, or another dataset, into tar, HDF5 or LMDB shards.",
-    "merge": "Make a dataset of the parts of `pack --part` or `index --part`.",
+    "merge": "Make a dataset of the parts of `pack --part`, or of several datasets.",
     "status": "Show the progress of packing, of indexing, or of a growing cache.",
     "index": "Make a dataset of WebDataset tar shards, which stay where they are.",
     "append": "Append samples to a dataset, as a new version.",
     "add-field": "Add fields to the samples of a dataset, as a new version.",
+    "relabel": "Give rows of a dataset other labels, in a new version.",
     "drop-rows": "Leave rows of a dataset out, in a new version.",
     "compact": "Join small segments of a dataset, in a new version.",
     "purge": "Remove rows of a dataset, with their bytes and every version that has them.",

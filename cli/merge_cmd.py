@@ -7,33 +7,66 @@ from pathlib import Path
 
 import click
 
+from packtrain._core.errors import UsageError
+
 from .index_cmd import describe_index
-from .output import print_json, say
+from .options import dry_run_option
+from .output import print_json, progress, say, say_dry_run
 from .pack_cmd import describe_report
 from .paths import PATH_OR_URL
 
 
-@click.command("merge", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.argument("out", metavar="OUT", type=PATH_OR_URL)
+@click.command("merge", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("places", metavar="[DATASET DATASET...] OUT", type=PATH_OR_URL, nargs=-1, required=True)
 @click.option(
     "--max-rejects",
-    default="0.1%",
     metavar="N|P%",
-    help="How many lines of the whole list may be refused; a percentage allows at least one.",
+    help="Of parts: how many lines of the whole list may be refused; a percentage allows at least one.  "
+    "[default: 0.1%]",
 )
+@dry_run_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def command(out: Path | str, max_rejects: str, as_json: bool) -> None:
-    """Make the dataset in OUT, a folder or an address, once `packtrain pack --part` has packed all parts.
+def command(places: tuple[Path | str, ...], max_rejects: str | None, dry_run: bool, as_json: bool) -> None:
+    """Make the dataset in OUT of its parts; or a new one in OUT that has the rows of several datasets.
 
-    Also makes the dataset after `packtrain index --part`. Run it on any machine, any number of times.
+    packtrain merge OUT: once `packtrain pack --part` or `packtrain index --part` has made all parts in OUT, a folder or
+    an address. Run it on any machine, any number of times.
+
+    packtrain merge A B OUT: the newest versions of A and B become version 1 of OUT. All is copied, so that OUT does not
+    need A and B. If it stops at any point, the same command continues from there.
     """
+    if len(places) > 1:
+        _merge_datasets(places, max_rejects, dry_run=dry_run, as_json=as_json)
+        return
+    if dry_run:
+        raise UsageError("--dry-run is for datasets that are merged; `packtrain status` says what is missing of parts")
     from packtrain._packer.merge import merge
     from packtrain._packer.pack_run import PackReport
 
     start = time.monotonic()
-    report = merge(out, max_rejects=max_rejects)
+    report = merge(places[0], max_rejects="0.1%" if max_rejects is None else max_rejects)
     if as_json:
         print_json(report)
         return
     seconds = time.monotonic() - start
     say(describe_report(report, seconds) if isinstance(report, PackReport) else describe_index(report, seconds))
+
+
+def _merge_datasets(places: tuple[Path | str, ...], max_rejects: str | None, *, dry_run: bool, as_json: bool) -> None:
+    from packtrain._packer.merge_datasets import MergeProgress, merge_datasets
+
+    *sources, out = places
+    if max_rejects is not None:
+        raise UsageError("--max-rejects is for the parts of one dataset: leave it out to merge several")
+    with progress("merge", quiet=as_json, unit="bytes") as show:
+
+        def on_progress(state: MergeProgress) -> None:
+            show(state.done, state.total, state.resumed)
+
+        report = merge_datasets(sources, out, dry_run=dry_run, on_progress=on_progress)
+    if as_json:
+        print_json(report)
+    elif report.dry_run and report.written:
+        say_dry_run(report)
+    else:
+        say(f"{out}: version {report.version} has the {report.records:,} rows of {len(sources)} datasets")

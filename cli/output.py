@@ -158,7 +158,7 @@ def say(text: str, *, err: bool = False, colour: str | None = None, end: str = "
 
 def say_dry_run(report: ChangeReport) -> None:
     """Prints what a change would write."""
-    change = {"added": report.added, "dropped": report.dropped}
+    change = {"added": report.added, "dropped": report.dropped, "relabelled": report.relabelled}
     what = "".join(f", {count:,} {verb}" for verb, count in change.items() if count)
     what += "".join(f", {count:,} on {name}" for name, count in report.sides.items())
     say(f"dry run: version {report.version} of {report.dataset} would have {report.records:,} rows{what}")

@@ -66,7 +66,8 @@ class ChangeReport:
         removal: What was removed of the dataset; None if nothing was to be.
         dry_run: True if nothing was written, and all of this is what would be.
         written: In a dry run, what would be written, as paths in the folder of the dataset.
-        bytes: In a dry run, about how many bytes the records take that would be packed.
+        bytes: In a dry run, about how many bytes the records take that would be packed, or the files to be copied.
+        relabelled: Number of rows that have another label than before.
         sides: Of a split, the number of rows on each side, by its name.
     """
 
@@ -81,6 +82,7 @@ class ChangeReport:
     dry_run: bool = False
     written: tuple[str, ...] = ()
     bytes: int = 0
+    relabelled: int = 0
     sides: dict[str, int] = dataclass_field(default_factory=dict)
 
 
@@ -163,7 +165,7 @@ def append(
             # It says itself what its rows are; whether they fit is seen as the version is made.
             like = replace(like, columns=None, classes=None, labels=LabelSpec())
         elif label_names is None and not (isinstance(listed, Path) and listed.is_dir()):
-            _require_plain_names(place, newest, listed)
+            require_plain_names(place, newest, listed)
         options = replace(
             like,
             columns=like.columns if columns is None else instance("columns", columns, Columns),
@@ -196,7 +198,7 @@ def append(
     return ChangeReport(place.address, version.number, version.records, added=segment.records, packed=packed)
 
 
-def _require_plain_names(place: Workplace, version: Version, listed: Path | Url) -> None:
+def require_plain_names(place: Workplace, version: Version, listed: Path | Url) -> None:
     """Refuses to guess what ``1`` on a line of a list means.
 
     Raises:

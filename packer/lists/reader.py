@@ -24,7 +24,7 @@ from ..foreign.headers import BLOCK, BadArchive, check_sum, compression
 from ..listing import Listing
 from ..options import Columns
 from .blocks import LARGE, LargeText
-from .delimited import DelimitedRows
+from .delimited import DelimitedRows, read_heads
 from .folder import IMAGE_SUFFIXES, list_classes, list_images
 from .image_list import ImageList
 from .json_lines import JsonLines, no_objects, require_lines, starts_with_object
@@ -88,6 +88,7 @@ def read_list(
     by_name: bool = False,
     leave_out: Path | None = None,
     allow_empty: bool = False,
+    or_lines: bool = False,
 ) -> Listing:
     """Reads a list, or lists an image folder (``class/name.jpg``) as torchvision's ImageFolder does.
 
@@ -102,6 +103,7 @@ def read_list(
         by_name: True if the label on each line is the name of a class.
         leave_out: A folder inside the image folder in which nothing is listed.
         allow_empty: True if class folders may be without images.
+        or_lines: True to read a text that does not name `columns` as a list of paths and labels.
 
     Raises:
         ListError: `source` or `classes` cannot be read, or there is nothing to pack.
@@ -123,6 +125,8 @@ def read_list(
         name = "data" if through else source.stem
         start = root if root is not None else Path.cwd() if through else source.parent
         form = "text" if through else _form(source)
+        if columns is not None and or_lines and form == "text" and (through or not _names(source, columns)):
+            columns = None
         # A pipe that has no writer yet is waited for, as by any program that reads one.
         if not through and form == "text" and columns is None and source.stat().st_size > LARGE:
             large = LargeText(source)
@@ -151,6 +155,16 @@ def _rows(source: Path, text: bytes, form: str, columns: Columns) -> Rows:
         return ParquetRows(source, columns)
     read = JsonLines if form == "json lines" else DelimitedRows
     return read(text, source.name, columns.names)
+
+
+def _names(source: Path, columns: Columns) -> bool:
+    """True if a text names these columns, or has objects for rows."""
+    with os.fdopen(open_regular(source), "rb") as file:
+        head = file.read(_HEAD)
+    try:
+        return starts_with_object(head) or set(columns.names) <= set(read_heads(head, source.name, columns.names).names)
+    except ListError:
+        return False
 
 
 def _form(source: Path) -> str:

@@ -20,11 +20,22 @@ from helpers.objects.datasets import objects_of
 from helpers.objects.servers import Server
 from helpers.support import encoded, packed, picture, tree
 
-from packtrain import append, compact, drop_rows, drop_version, open_dataset, purge, split, verify
+from packtrain import (
+    append,
+    compact,
+    drop_rows,
+    drop_version,
+    merge_datasets,
+    open_dataset,
+    purge,
+    relabel,
+    split,
+    verify,
+)
 from packtrain._core.versions import load_version
 from packtrain._storage.remote.bucket import Bucket
 from packtrain._storage.remote.urls import Url
-from packtrain.errors import OutputConflict, UsageError
+from packtrain.errors import NotADataset, OutputConflict, UsageError
 
 APPEND = """
 from packtrain import append
@@ -206,6 +217,97 @@ def test_segments_are_joined_beside_appends_and_drops(before: Path, tmp_path: Pa
         expected += [50 + 10 * turn, 51 + 10 * turn]
         assert labels(before) == expected
         assert not verify(before).problems
+
+
+RELABEL = """
+from packtrain import relabel
+relabel(args["OUT"], args["LIST"])
+"""
+
+
+def test_killed_while_it_is_relabelled(
+    packer: FaultServer, before: Path, tmp_path: Path, memory_path: Path, campaign: Campaign
+) -> None:
+    out, listing = memory_path / "out", tmp_path / "labels.txt"
+    listing.write_text("1.jpg 101\n5.jpg 105\n")
+    program = Program(packer, RELABEL, {"OUT": str(out), "LIST": str(listing)}, out).starting_from(before)
+    old, new = labels(before), [0, 101, 2, 3, 4, 105]
+    for _ in campaign(program, program.undisturbed(), Action.KILL, Action.TEAR, every=24):
+        assert labels(out) in (old, new)
+        assert not verify(out).problems
+        assert program.run().returncode == 0
+        assert labels(out) == new
+        assert not verify(out).problems
+        drop_version(out)
+        assert not verify(out).orphans
+
+
+MERGE = """
+from packtrain import merge_datasets
+merge_datasets(args["SOURCES"], args["OUT"])
+"""
+
+
+def test_killed_while_datasets_are_merged(
+    packer: FaultServer, tmp_path: Path, memory_path: Path, campaign: Campaign
+) -> None:
+    """There is no dataset until all of it is there; then it is whole."""
+    one, other = (packed(listed(tmp_path, first, 2), tmp_path / f"{first}", "hdf5") for first in (10, 20))
+    (tmp_path / "labels.txt").write_text("20.jpg 99\n")
+    relabel(other, tmp_path / "labels.txt")
+    drop_rows(other, [1])
+    split(other, val=0.5, stratified=False)
+    out, expected = memory_path / "out", [10, 11, 99]
+    program = Program(packer, MERGE, {"OUT": str(out), "SOURCES": [str(one), str(other)]}, out)
+    for _ in campaign(program, program.undisturbed(), Action.KILL, Action.TEAR, every=24):
+        if (out / "manifest.json").exists():
+            assert labels(out) == expected
+        else:
+            with pytest.raises(NotADataset):
+                open_dataset(out)
+        assert program.run().returncode == 0
+        assert labels(out) == expected
+        report = verify(out)
+        assert not report.problems and not report.orphans
+        assert not list(out.rglob(".*"))
+
+
+def relabelled(out: str, listing: str) -> int:
+    return relabel(out, listing).version
+
+
+def test_several_relabel_beside_an_append(before: Path, tmp_path: Path) -> None:
+    """Each changes rows of the same segment, and what all of them say is there."""
+    expected = labels(before)
+    for turn in range(3):
+        lists = []
+        for row in range(3):
+            lists.append(tmp_path / f"labels {row}.txt")
+            expected[row] = 1000 * (turn + 1) + row
+            lists[row].write_text(f"{row}.jpg {expected[row]}\n")
+        with multiprocessing.get_context("fork").Pool(4) as pool:
+            found = pool.starmap_async(relabelled, [(str(before), str(each)) for each in lists])
+            more = pool.apply_async(appended, (str(before), str(listed(tmp_path, 50 + 10 * turn, 1))))
+            more.get()
+            assert len(set(found.get())) == 3
+        expected.append(50 + 10 * turn)
+        assert labels(before) == expected
+        assert not verify(before).problems
+
+
+def merged(sources: list[str], out: str) -> str:
+    return said(merge_datasets, sources, out)
+
+
+def test_several_merge_the_same(before: Path, tmp_path: Path) -> None:
+    """One makes it; another one says that it is at work, or finds it done."""
+    other, out = packed(listed(tmp_path, 20, 2), tmp_path / "other", "tar"), tmp_path / "out"
+    with multiprocessing.get_context("fork").Pool(3) as pool:
+        found = pool.starmap(merged, [([str(before), str(other)], str(out))] * 3)
+    assert "" in found
+    assert all(re.fullmatch("(another process is writing .*)?", each) for each in found)
+    assert labels(out) == [*labels(before), 20, 21]
+    assert not verify(out).problems
 
 
 SPLIT = """

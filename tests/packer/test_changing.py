@@ -31,6 +31,7 @@ from packtrain import (
     drop_version,
     open_dataset,
     purge,
+    relabel,
     verify,
 )
 from packtrain._packer.changing import ChangeReport
@@ -161,6 +162,18 @@ class Changes(RuleBasedStateMachine):
         rows = data.draw(st.sets(st.integers(0, len(there) - 1), min_size=1, max_size=len(there) - 1))
         change(drop_rows, self.out, rows)
         self.versions.append([sample for row, sample in enumerate(there) if row not in rows])
+
+    @rule(data=st.data())
+    def relabel(self, data: st.DataObject) -> None:
+        there, dataset = self.versions[-1], open_dataset(self.out)
+        said = data.draw(st.dictionaries(st.integers(0, len(there) - 1), st.integers(0, 4), min_size=1))
+        listing = self.folder / "labels.txt"
+        listing.write_text("".join(f"{dataset.filename(row)} {label}\n" for row, label in said.items()))
+        samples = [(image, said.get(row, label)) for row, (image, label) in enumerate(there)]
+        report = change(relabel, self.out, listing)
+        if samples != there:
+            self.versions.append(samples)
+        assert report.version == len(self.versions)
 
     @precondition(lambda self: len(segments(self.out)) > 1)
     @rule()

@@ -28,6 +28,7 @@ from packtrain import (
     drop_version,
     open_dataset,
     purge,
+    relabel,
     split,
     verify,
 )
@@ -159,6 +160,8 @@ def check_changes(tmp_path: Path, upload: Callable[[Path], str], objects_at: Cal
     both(add_field, captions, CAPTION)
     both(add_field, scores, SCORE)
     both(split, val="20%")
+    (tmp_path / "labels.txt").write_text("2.jpg 7\n9.jpg 8\n")
+    both(relabel, tmp_path / "labels.txt")
     both(drop_rows, where="score = 2")
     both(append, images.listed(3)[0])
     both(split)

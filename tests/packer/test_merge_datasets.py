@@ -1,0 +1,296 @@
+"""Laws of merged datasets: the new one has the rows of the others in their order, and needs none of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from helpers.support import FORMATS, encoded, flip, packed, picture, tree, with_classes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packtrain import (
+    FieldColumn,
+    LabelSpec,
+    add_field,
+    append,
+    compact,
+    drop_rows,
+    drop_version,
+    index_shards,
+    merge_datasets,
+    open_dataset,
+    purge,
+    relabel,
+    split,
+    stage,
+    verify,
+)
+from packtrain._cli.main import group
+from packtrain._core.versions import load_version
+from packtrain.errors import CorruptFile, NotADataset, OutputConflict, UsageError
+
+CAPTION = FieldColumn("caption", "text", "caption", by_path=False, optional=True)
+SCORE = FieldColumn("score", "number", "score", by_path=False, optional=True)
+Row = tuple[Any, ...]
+
+
+def listed(folder: Path, numbers: range, label: str = "") -> Path:
+    """A list of pictures with these numbers, which are their labels, too."""
+    for number in numbers:
+        (folder / f"{number}.jpg").write_bytes(encoded(picture(number, 16 + number % 3, 12)))
+    listing = folder / f"list-{numbers.start}.txt"
+    listing.write_text("".join(f"{number}.jpg {label or number}\n" for number in numbers))
+    return listing
+
+
+def rows(out: Path) -> list[Row]:
+    """All that the rows of a dataset hold: path, label, image, caption and score."""
+    dataset = open_dataset(out)
+    there = [name for name in ("caption", "score") if name in dataset.schema.names]
+    return [
+        (
+            dataset.filename(row),
+            dataset.label(row),
+            bytes(dataset.record(row)),
+            *(dataset.value(row, name) if name in there else None for name in ("caption", "score")),
+        )
+        for row in range(len(dataset))
+    ]
+
+
+def changed(out: Path, numbers: range, format: str, changes: list[str]) -> Path:
+    """A dataset of these pictures that was changed in these ways."""
+    packed(listed(out.parent, numbers[:3]), out, format)
+    for change in changes:
+        here = range(numbers.start, numbers.start + len(open_dataset(out)))
+        if change == "append" and len(here) < len(numbers) - 1:
+            append(out, listed(out.parent, numbers[len(here) : len(here) + 2]))
+        elif change == "drop":
+            drop_rows(out, [0])
+        elif change == "relabel":
+            (out.parent / "labels.txt").write_text(f"{numbers[2]}.jpg 999\n")
+            relabel(out, out.parent / "labels.txt")
+        elif change in ("caption", "score"):
+            (out.parent / "values.csv").write_text(f"path,{change}\n{numbers[2]}.jpg,7\n")
+            column = CAPTION if change == "caption" else SCORE
+            add_field(out, out.parent / "values.csv", [column], replace_existing=True)
+    return out
+
+
+CHANGES = st.lists(st.sampled_from(["append", "relabel", "caption", "score"]), max_size=3, unique=True)
+DROPS = st.sampled_from([[], ["drop"]])
+
+
+@settings(max_examples=max(4, settings().max_examples // 3))
+@given(st.lists(st.tuples(st.sampled_from(FORMATS), CHANGES, DROPS), min_size=2, max_size=3))
+def test_it_has_the_rows_of_all_in_their_order(made: list[tuple[str, list[str], list[str]]]) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").exists() else None) as name:
+        folder = Path(name)
+        sources = [
+            changed(folder / f"source-{number}", range(100 * number, 100 * number + 6), format, [*changes, *drop])
+            for number, (format, changes, drop) in enumerate(made)
+        ]
+        before = [tree(source) for source in sources]
+        out = folder / "out"
+        planned = merge_datasets(sources, out, dry_run=True)
+        assert not out.exists()
+        report = merge_datasets(sources, out)
+        assert list(map(tree, sources)) == before
+        there = {"manifest.json", "versions/00000001.json"} | {
+            str(path.relative_to(out)) for place in ("segments", "layers", "dropped") for path in out.glob(f"{place}/*")
+        }
+        assert set(planned.written) == there
+        assert planned.bytes <= sum(map(len, tree(out).values()))
+        expected = [row for source in sources for row in rows(source)]
+        for source in sources:
+            shutil.rmtree(source)
+        assert rows(out) == expected
+        assert (planned.records, report.records, report.version) == (len(expected), len(expected), 1)
+        assert not verify(out).problems and not verify(out).orphans
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> list[Path]:
+    one = changed(tmp_path / "one", range(6), "tar", ["append", "caption", "relabel", "drop"])
+    return [one, changed(tmp_path / "two", range(100, 106), "tar", ["append", "score"])]
+
+
+def test_it_can_be_changed_as_any_other(sources: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("polars")
+    out = tmp_path / "out"
+    merge_datasets(sources, out)
+    expected = rows(out)
+    (tmp_path / "stage").mkdir()
+    assert rows(Path(stage(out, tmp_path / "stage").path)) == expected
+    # What the sources were packed from is there already.
+    for numbers in (range(3), range(3, 5), range(100, 103), range(103, 105)):
+        assert append(out, listed(tmp_path, numbers)).version == 1
+    assert append(out, listed(tmp_path, range(200, 202))).version == 2
+    (tmp_path / "labels.txt").write_text("1.jpg 31\n103.jpg 32\n")
+    relabel(out, tmp_path / "labels.txt")
+    split(out, val=0.5, stratified=False)
+    assert 2 * len(open_dataset(out, split="val")) in range(len(expected) + 1, len(expected) + 4)
+    (tmp_path / "values.csv").write_text("path,caption\n103.jpg,later\n")
+    add_field(out, tmp_path / "values.csv", [CAPTION], replace_existing=True)
+    found = {row[0]: row for row in rows(out)}
+    assert (found["1.jpg"][1], found["103.jpg"][1], found["103.jpg"][3]) == (31, 32, "later")
+    drop_rows(out, where="label = 31")
+    assert len(rows(out)) == len(expected) + 1
+    drop_version(out, range(1, load_version(out).number))
+    assert len(rows(out)) == len(expected) + 1
+    assert not verify(out).problems
+
+
+def test_it_is_joined_and_purged(tmp_path: Path) -> None:
+    sources = [changed(tmp_path / f"{n}", range(100 * n, 100 * n + 6), "tar", ["append", "relabel"]) for n in (0, 1)]
+    out = tmp_path / "out"
+    merge_datasets(sources, out)
+    expected = rows(out)
+    compact(out)
+    assert rows(out) == expected
+    purge(out, [0, 7])
+    assert rows(out) == [*expected[1:7], *expected[8:]]
+    assert not verify(out).problems
+
+
+def test_the_same_merge_finds_that_it_is_done(sources: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    merge_datasets(sources, out)
+    before = tree(out)
+    report = merge_datasets(sources, out)
+    assert (report.version, report.records, tree(out)) == (1, len(rows(out)), before)
+    for others in (sources[::-1], [*sources, changed(tmp_path / "three", range(200, 203), "tar", [])]):
+        with pytest.raises(OutputConflict, match="holds another dataset: choose another folder"):
+            merge_datasets(others, out)
+    with pytest.raises(OutputConflict, match="holds another dataset"):
+        merge_datasets(sources, changed(tmp_path / "four", range(300, 303), "tar", []))
+    assert tree(out) == before
+
+
+def test_it_is_no_dataset_before_it_is_whole(sources: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    merge_datasets(sources, out)
+    complete = tree(out)
+    (out / "manifest.json").unlink()
+    with pytest.raises(NotADataset):
+        open_dataset(out)
+    (first, *_) = sorted((out / "segments").iterdir())
+    (first / "manifest.json").unlink()
+    flip(next(first.glob("*.tar")), 600)
+    merge_datasets(sources, out)
+    # Its number is drawn anew.
+    drawn = dict.fromkeys(["manifest.json", "versions/00000001.json"], b"")
+    assert {**tree(out), **drawn} == {**complete, **drawn}
+    (out / "manifest.json").unlink()
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(OutputConflict, match=r"has notes\.txt, which is not of this merge"):
+        merge_datasets(sources, out)
+
+
+def test_lists_of_the_same_text_may_name_other_images(tmp_path: Path) -> None:
+    """So plans, and with them the names of segments, are the same, and what they hold is not."""
+    sources = []
+    for number in range(2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "0.jpg").write_bytes(encoded(picture(number, 16, 12)))
+        (folder / "list.txt").write_text("0.jpg 1\n")
+        sources.append(packed(folder / "list.txt", folder / "out", "tar"))
+    merge_datasets(sources, tmp_path / "out")
+    assert rows(tmp_path / "out") == rows(sources[0]) + rows(sources[1])
+    assert not verify(tmp_path / "out").problems
+
+
+def test_damage_is_named_and_not_copied(sources: list[Path], tmp_path: Path) -> None:
+    shard = next(sources[1].glob("*.tar"))
+    flip(shard, 600)
+    with pytest.raises(CorruptFile, match=rf"{shard} is damaged: it is not the file that the manifest names"):
+        merge_datasets(sources, tmp_path / "out")
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    assert not list(tmp_path.glob("out/**/*.tmp-*"))
+
+
+def test_sources_that_have_a_segment_in_common(sources: list[Path], tmp_path: Path) -> None:
+    copy = shutil.copytree(sources[0], tmp_path / "copy")
+    append(copy, listed(tmp_path, range(50, 52)))
+    for others in ([sources[0], copy], [sources[0], sources[0]]):
+        with pytest.raises(UsageError, match=rf"{others[0]} and {others[1]} have the same 3 rows"):
+            merge_datasets(others, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_does_not_fit_names_both(sources: list[Path], tmp_path: Path) -> None:
+    out, one = tmp_path / "out", sources[0]
+    names, others = (with_classes(tmp_path / name, classes) for name, classes in (("ab", "abc"), ("ax", "axc")))
+    for refused, message in [
+        ([names, others], rf"label 1 is 'x' in {others}, but 'b' in {names}"),
+        ([names, one], rf"{names} has class names, but {one} has none"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            merge_datasets(refused, out)
+    listing = listed(tmp_path, range(60, 62), "0.5")
+    floats = packed(listing, tmp_path / "floats", "tar", labels=LabelSpec("float"))
+    with pytest.raises(UsageError, match=rf"{floats} has labels of type float, but {one} of int"):
+        merge_datasets([one, floats], out)
+    (tmp_path / "values.jsonl").write_text(json.dumps({"path": "100.jpg", "caption": [1]}) + "\n")
+    add_field(sources[1], tmp_path / "values.jsonl", [FieldColumn("caption", "json", "caption", False, optional=True)])
+    with pytest.raises(UsageError, match=rf"caption: kind is 'json' in {sources[1]}, but 'text' in {one}"):
+        merge_datasets(sources, out)
+    with pytest.raises(UsageError, match="needs two datasets or more"):
+        merge_datasets([one], out)
+    with pytest.raises(UsageError, match="or inside it"):
+        merge_datasets(sources, one / "inside")
+    tars = index_shards(sorted(sources[1].glob("*.tar")), tmp_path / "index").dataset
+    with pytest.raises(UsageError, match="index of shards that lie elsewhere"):
+        merge_datasets([tars, tars], out)
+    assert not out.exists()
+
+
+def test_class_names_are_joined_as_by_append(tmp_path: Path) -> None:
+    short, long = with_classes(tmp_path / "short", "ab"), with_classes(tmp_path / "long", "abc")
+    merge_datasets([short, long], tmp_path / "out")
+    assert open_dataset(tmp_path / "out").classes == ("a", "b", "c")
+
+
+def test_rows_stay_on_their_sides(sources: list[Path], tmp_path: Path) -> None:
+    one, two = sources
+    split(one, val=0.5, stratified=False)
+    merge_datasets(sources, tmp_path / "half")
+    with pytest.raises(UsageError, match="5 rows that were appended are on no side"):
+        open_dataset(tmp_path / "half", split="val")
+    split(two, val=0.5)
+    with pytest.raises(UsageError, match=rf"{one} and {two} are split in different ways"):
+        merge_datasets(sources, tmp_path / "out")
+    split(two, val=0.5, stratified=False, replace_existing=True)
+    merge_datasets(sources, tmp_path / "out")
+    for side in ("train", "val"):
+        expected = [
+            each.filename(row)
+            for each in (open_dataset(path, split=side) for path in sources)
+            for row in range(len(each))
+        ]
+        found = open_dataset(tmp_path / "out", split=side)
+        assert [found.filename(row) for row in range(len(found))] == expected
+    assert not verify(tmp_path / "out").problems
+
+
+def test_the_command_tells_the_two_apart(sources: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def said(*words: str | Path) -> str:
+        done = CliRunner().invoke(group, ["merge", *map(str, words)], standalone_mode=False)
+        return done.output if done.exception is None else str(done.exception)
+
+    assert "version 1 of" in said(*sources, out, "--dry-run") and not out.exists()
+    assert "version 1 has the 9 rows of 2 datasets" in said(*sources, out)
+    assert said("--max-rejects", "3", *sources, out).startswith("--max-rejects is for the parts of one dataset")
+    assert said(out, "--dry-run").startswith("--dry-run is for datasets that are merged")
+    assert "needs two datasets or more" in said(sources[0], out)
+    assert "there is nothing at" in said(tmp_path / "nothing")
+    assert "s3://" in said(*sources, "s3://bucket/out")
