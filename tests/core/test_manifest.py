@@ -167,9 +167,13 @@ def test_fields_that_cannot_be_stored_are_refused(field: dict[str, Any]) -> None
 
 def test_a_schema_names_each_field_once_and_the_image_first() -> None:
     text = Field("a", "text")
-    for fields in ((), (text, text), (text, image_field(StoreOptions()))):
+    for fields in ((text, text), (text, image_field(StoreOptions()))):
         with pytest.raises(UsageError):
             Schema(fields, LabelSpec())
+    with pytest.raises(UsageError, match="a dataset without a field"):
+        Schema((), LabelSpec("none"))
+    # A layer of other labels.
+    assert Schema((), LabelSpec()).names == ()
 
 
 @pytest.mark.complete
