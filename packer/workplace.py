@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from packtrain._core.errors import OutputConflict, UsageError
-from packtrain._core.files import NO_LOCKS, make_folder
+from packtrain._core.files import NO_LOCKS, file_errors, make_folder
 from packtrain._core.locks import Lock
 from packtrain._core.versions import BASE, SEGMENTS, Version, begin_versions, newest_version, publish
 from packtrain._storage.location import Location
@@ -43,9 +43,11 @@ class Workplace:
         Raises:
             DatasetError: There is no sound dataset.
             OutputConflict: A link stands in the place of one of its folders.
+            PackError: It cannot be written to.
         """
         if not dry_run:
-            begin_versions(self.folder)
+            with file_errors(self.folder):
+                begin_versions(self.folder)
         return newest_version(self.folder)
 
     def bring(self, names: Iterable[str]) -> None:
@@ -92,14 +94,20 @@ class Workplace:
 
         Raises:
             OutputConflict: Another process writes it, or a link is in its place.
+            PackError: It cannot be written.
         """
         place = self.folder / name
-        with writing(place):
+        with file_errors(self.folder), writing(place):
             yield Output(place)
 
     def publish(self, change: Callable[[Version], Version]) -> Version:
-        """Writes the next version; see `packtrain._core.versions.publish`."""
-        return publish(self.folder, change)
+        """Writes the next version; see `packtrain._core.versions.publish`.
+
+        Raises:
+            PackError: It cannot be written.
+        """
+        with file_errors(self.folder):
+            return publish(self.folder, change)
 
 
 def folder_of(dataset: str | os.PathLike[str], command: str) -> Path:

@@ -5,6 +5,7 @@ Names, times and writers of versions are random, so what the versions hold is co
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import random
 import re
@@ -32,6 +33,7 @@ from packtrain import (
     split,
     verify,
 )
+from packtrain._core.files import is_temporary
 from packtrain._core.versions import load_version
 from packtrain._storage.remote.bucket import Bucket
 from packtrain._storage.remote.urls import Url
@@ -446,3 +448,64 @@ def test_killed_anywhere_at_an_address(
             assert program.run().returncode == 0, at
             assert not list(spools.iterdir()), "the spool of a run that was killed is left"
         assert found(2 * number + 1) == new, at
+
+
+FULL: dict[str, tuple[str, list[int]]] = {
+    "append": (APPEND, [0, 1, 2, 3, 4, 5, 10, 11]),
+    "add-field": (ADD, [0, 1, 2, 3, 4, 5]),
+    "drop-rows": (DROP, [0, 2, 3, 5]),
+    "relabel": (RELABEL, [0, 101, 2, 3, 4, 105]),
+    "split": (SPLIT, [0, 1, 2, 3, 4, 5]),
+    "compact": (COMPACT, [0, 1, 2, 3, 4, 5, 20]),
+    "purge": (PURGE, [0, 2, 3, 4]),
+}
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("name", FULL)
+def test_a_disk_that_is_full_from_any_call_on(
+    packer: FaultServer, before: Path, tmp_path: Path, memory_path: Path, campaign: Campaign, name: str
+) -> None:
+    """The command says so, the newest version stays, and the same command goes on once there is room."""
+    out, listing = memory_path / "out", tmp_path / "list"
+    if name == "compact":
+        append(before, listed(tmp_path, 20, 1))
+    if name == "append":
+        listing = listed(tmp_path, 10, 2)
+    elif name == "add-field":
+        listing.write_text("path,caption\n" + "".join(f"{number}.jpg,n{number}\n" for number in range(6)))
+        listing = listing.rename(tmp_path / "captions.csv")
+    else:
+        listing.write_text("1.jpg 101\n5.jpg 105\n")
+    code, new = FULL[name]
+    program = Program(packer, code, {"OUT": str(out), "LIST": str(listing), "ROWS": [1, 5]}, out).starting_from(before)
+    old = labels(before)
+    calls = program.undisturbed()
+    assert labels(out) == new
+    versions = len(list((out / "versions").iterdir()))
+    for trial in campaign(program, calls, Action.FAIL_FROM, error=errno.ENOSPC, every=32):
+        said = trial.outcome.output
+        assert labels(out) in (old, new)
+        assert not verify(out).problems
+        assert not [path for path in out.rglob("*") if is_temporary(path)]
+        if trial.outcome.returncode == 0:
+            continue
+        assert f"NoSpace: no space left for {out}" in said, said
+        # What is done cannot be asked for again: other rows would have these numbers.
+        done = labels(out) == new != old
+        if not done or name not in ("drop-rows", "purge"):
+            assert program.run().returncode == 0
+        assert labels(out) == new
+        assert not verify(out).problems
+        assert name == "purge" or len(list((out / "versions").iterdir())) == versions
+
+
+@pytest.mark.parametrize("name", ["drop-rows", "split", "purge"])
+def test_a_disk_that_is_full(packer: FaultServer, before: Path, memory_path: Path, name: str) -> None:
+    """Nothing can be written at all: the command says so, and the dataset stays as it is."""
+    out = renewed(memory_path / "out", before)
+    program = Program(packer, FULL[name][0], {"OUT": str(out), "ROWS": [1, 5]}, out)
+    outcome = program.run(Action.FAIL_FROM, 1, errno.ENOSPC)
+    assert f"NoSpace: no space left for {out} (" in outcome.output, outcome.output
+    assert labels(out) == labels(before)
+    assert not verify(out).problems
