@@ -480,7 +480,7 @@ def segment_manifest(folder: Path, segment: Segment) -> Manifest:
 
 
 def segment_manifest_path(folder: Path, segment: Segment) -> Path:
-    """Where the manifest of a segment lies."""
+    """The file of the manifest of a segment."""
     place = segment.folder(folder)
     return place / (BASE_MANIFEST if place == folder and has_versions(folder) else MANIFEST)
 

@@ -24,7 +24,7 @@ def layer_digest(segment: Segment, key: str = "path") -> str:
 
 
 def layer_of(folder: Path) -> Layer:
-    """What a version says of a layer that has just been written."""
+    """The entry in a version of a layer that has just been written."""
     data = read_regular(folder / MANIFEST, MOST_BYTES)
     schema = Manifest.parse(data, folder / MANIFEST).schema
     labels = () if schema.labels.kind == "none" else (LABEL,)

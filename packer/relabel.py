@@ -150,7 +150,7 @@ def _labels(table: Listing) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True)
 class _Found:
-    """What is to be written for a version.
+    """The layers that a version is to get.
 
     Attributes:
         layers: The layers, by the names of their segments.
@@ -163,7 +163,7 @@ class _Found:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What labels and class names are to be, whatever the newest version is.
+    """The labels and class names that are wanted, whatever the newest version is.
 
     Attributes:
         place: The dataset.
@@ -214,7 +214,7 @@ class _Wanted:
         return None if version.classes is None else names
 
     def layers(self, version: Version) -> _Found:
-        """What makes of a version the one that is wanted; raises what `relabel` raises."""
+        """The layers that make a version the one that is wanted; raises what `relabel` raises."""
         folder, classes = self.place.folder, self.classes_of(version)
         self.place.bring_indexes(version)
         stores = segment_stores(folder, version, "auto", True) if has_versions(folder) else [RecordStore(folder)]
@@ -251,7 +251,7 @@ class _Wanted:
 
     @property
     def change(self) -> str:
-        """What is done, for people."""
+        """The change in a line for people."""
         if self.listed is not None:
             return f"relabelled rows by {self.listed.name}"
         return f"renamed {', '.join(self.rename)}" if self.rename else "named classes"

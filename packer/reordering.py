@@ -24,7 +24,7 @@ from packtrain._core.files import write_all
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
 Texts = tuple[Ints, Array]
-"""Where each of some texts begins and the last one ends, and their bytes, as `text_column` makes them."""
+"""The offsets of some texts, and their bytes, as `text_column` makes them."""
 
 _RUN_BYTES: Final = 64 << 20
 """Size of a run or a bucket, at least about."""

@@ -132,7 +132,7 @@ def part_name(plan: Plan) -> str:
 
 
 def segment_place(name: str) -> str:
-    """What the names of the files of a segment begin with in the dataset's folder."""
+    """The beginning of the names of a segment's files, as seen from the dataset's folder."""
     return "" if name == BASE else f"{SEGMENTS}/{name}/"
 
 

@@ -113,7 +113,7 @@ def dataset_report(
         dataset=own.name,
         against=None if against is None else parts[1].name,
         where=where,
-        summary=replace(summary_of(own.stored, own.rows), dataset=Path(own.name)),
+        summary=replace(summary_of(own.stored, None if where is None else own.rows), dataset=Path(own.name)),
         long_sides=_histogram(np.maximum(width, height)),
         aspect_ratios=_histogram(width / np.maximum(1, height)),
         record_bytes=_histogram(length),
@@ -159,7 +159,7 @@ class _Part:
         )
 
     def tasks(self, part: int, hashed: npt.NDArray[np.bool_]) -> Iterator[Range]:
-        """What there is to look at, and which of the rows are hashed, bool [rows]."""
+        """The tasks for its rows, of which some are `hashed`, bool [rows]."""
         every = max(1, len(self.rows) // _MEASURED)
         start = 0
         for store, rows, _ in self.stored.located(self.rows):

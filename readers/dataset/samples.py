@@ -192,7 +192,7 @@ class Samples:
         return self.chunks().bounds
 
     def chunks(self) -> Chunks:
-        """What a cache for a part of the dataset fetches at a time, also where the dataset is on a local disk.
+        """The chunks that a cache for a part of the dataset fetches, also where the dataset is on a local disk.
 
         A chunk of which no row was chosen is none.
 

@@ -111,6 +111,11 @@ class StoredRows:
                 inner = rows[first:stop] - start
                 yield store, inner if kept is None else kept[inner], rows[first:stop]
 
+    def all_located(self) -> Iterator[tuple[RecordStore, Rows | slice]]:
+        """Each store, and its rows that there are: a slice where these are all, which copies nothing of a column."""
+        for store, kept in self._parts:
+            yield store, slice(None) if kept is None else kept[np.arange(len(kept))]
+
     def column(self, name: str, rows: Rows, field: str | None = None) -> npt.NDArray[Any]:
         """Entries of a column for some rows, int64 [n], ascending; see `Store.column`."""
         found = [store.column(name, inner, field) for store, inner, _ in self.located(rows)]

@@ -25,6 +25,7 @@ from packtrain._storage.staging.without_shards import fetch_without_shards
 
 from .query import Rows
 from .records import FieldColumns
+from .store import RecordStore
 from .stored_rows import StoredRows
 
 
@@ -136,16 +137,21 @@ def summarise(path: str | os.PathLike[str], where: str | None = None) -> Summary
 
 def _summarise(folder: Path, where: str | None) -> Summary:
     stored = StoredRows.open(folder, index_only=True)
-    return summary_of(stored, np.arange(len(stored)) if where is None else stored.where(where))
+    return summary_of(stored, None if where is None else stored.where(where))
 
 
-def summary_of(stored: StoredRows, chosen: Rows) -> Summary:
-    """Summarises some rows of a dataset, int64 [n], ascending; raises as `summarise`.
+def summary_of(stored: StoredRows, chosen: Rows | None) -> Summary:
+    """Summarises some rows of a dataset, int64 [n], ascending, or all if it is None; raises as `summarise`.
 
     The manifest of a version is put together of those of its segments.
     """
-    found = {store: rows for store, rows, _ in stored.located(chosen)}
-    stores, kept = stored.stores, [found.get(store, np.empty(0, np.int64)) for store in stored.stores]
+    found: dict[RecordStore, Rows | slice]
+    if chosen is None:
+        found = dict(stored.all_located())
+    else:
+        found = {store: np.empty(0, np.int64) for store in stored.stores}
+        found.update((store, rows) for store, rows, _ in stored.located(chosen))
+    stores, kept = stored.stores, list(found.values())
     manifests, version = [store.manifest for store in stores], stored.version
     together = manifests[0]
     if version is not None:
@@ -176,18 +182,18 @@ def summary_of(stored: StoredRows, chosen: Rows) -> Summary:
             )
             for field in together.schema.fields
         },
-        rows=len(chosen),
+        rows=len(stored) if chosen is None else len(chosen),
         version=None if version is None else version.number,
         segments=len(stores),
         sides=_sides(stored, chosen, labels),
     )
 
 
-def _sides(stored: StoredRows, chosen: Rows, labels: npt.NDArray[Any] | None) -> dict[str, SideSummary]:
+def _sides(stored: StoredRows, chosen: Rows | None, labels: npt.NDArray[Any] | None) -> dict[str, SideSummary]:
     names = stored.stores[0].side_names
     if not names:
         return {}
-    sides = stored.column(SPLIT, chosen)
+    sides = stored.column(SPLIT, np.arange(len(stored)) if chosen is None else chosen)
     on_each = {name: sides == number for number, name in enumerate(names)}
     return {
         name: SideSummary(int(np.count_nonzero(there)), None if labels is None else _counts(labels[there]))

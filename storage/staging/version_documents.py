@@ -82,7 +82,7 @@ class VersionDocuments:
 
     @cached_property
     def root(self) -> Root:
-        """What it says; raises what `manifest` raises, and CorruptFile if it is damaged."""
+        """Its content; raises what `manifest` raises, and CorruptFile if it is damaged."""
 
         def parsed() -> Root:
             # Read again, if it was damaged on its way.
@@ -174,7 +174,7 @@ class VersionDocuments:
         return self._sound(parsed)
 
     def _sound(self, attempt: Callable[[], Parsed]) -> Parsed:
-        """What an attempt gives; an object is read once more if it is damaged, because that may be on its way."""
+        """The result of an attempt, which is repeated for an object that arrives damaged: that may be the network."""
         try:
             return attempt()
         except CorruptFile:
