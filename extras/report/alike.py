@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from .hashing import VIEWS, WHOLE, Greys, hashes, thumbs
+from .hashing import SIDE, VIEWS, WHOLE, Greys, hashes, thumbs
 
 Numbers = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
@@ -45,6 +45,23 @@ def groups_of_alikes(greys: Greys, on_view: Callable[[int, int], None]) -> tuple
         int64 [images], and the number of bits up to which all pairs were compared: those of more bits, up to
         `DISTANCE`, were found in part. It is None if there were too many pairs to compare in some view.
     """
+    # Those of the same bytes look alike, however many there are.
+    first, same = _equal(greys)
+    groups, bits = _groups_of_different(greys[first], on_view)
+    return first[groups][same], bits
+
+
+def _equal(greys: Greys) -> tuple[Numbers, Numbers]:
+    """Number the first ones of those that are the same, and for each image, which of these it equals."""
+    flat = np.ascontiguousarray(greys).reshape(len(greys), SIDE * SIDE)
+    _, first, same = np.unique(flat.view(f"V{flat.shape[1]}")[:, 0], return_index=True, return_inverse=True)
+    places = np.argsort(first)
+    ranks = np.empty_like(places)
+    ranks[places] = np.arange(len(places))
+    return first[places], ranks[same]
+
+
+def _groups_of_different(greys: Greys, on_view: Callable[[int, int], None]) -> tuple[Numbers, int | None]:
     groups = np.arange(len(greys))
     whole, whole_thumbs = hashes(greys), thumbs(greys)
     bits: int | None = _bits(_REACHES[0])

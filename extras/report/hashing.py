@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +13,16 @@ SIDE: Final = 32
 _THUMB: Final = 16
 _LOW: Final = 8
 _LOBES: Final = 3
+_UNSHARED: Final = 1 << 17
+"""Products of a matrix product for which OpenBLAS begins no threads: they would wait busily beside other workers."""
+_AT_ONCE: Final = 128
+"""Images whose pixels stay in the cache of a core."""
 _GREY: Final = np.array([19595, 38470, 7471], np.float32) / 65536
 """What Pillow weighs red, green and blue with."""
 _KEPT: Final = 0.925
 """Width and height of a part over those of the whole: between a crop of 95 % and one of 90 %, so that it finds both."""
 Greys = npt.NDArray[np.uint8]
+T = TypeVar("T", np.float32, np.float64)
 
 
 class View(NamedTuple):
@@ -49,10 +54,13 @@ def small_grey(pixels: npt.NDArray[np.uint8]) -> Greys:
         uint8 [SIDE, SIDE].
     """
     height, width, channels = pixels.shape
-    grey = pixels[..., 0] if channels == 1 else pixels @ _GREY
+    values = np.moveaxis(pixels.astype(np.float32), 2, 0)
+    grey = values[0] if channels == 1 else values[0] * _GREY[0] + values[1] * _GREY[1] + values[2] * _GREY[2]
+    weights, rows = _lanczos(width, SIDE).T, max(1, _UNSHARED // (width * SIDE))
+    across = np.concatenate([grey[start : start + rows] @ weights for start in range(0, height, rows)])
     # Pillow, too, clips in between, which shows where black meets white.
-    across = np.clip(grey @ _lanczos(width, SIDE).T, 0, 255)
-    return np.clip(np.rint(_lanczos(height, SIDE) @ across), 0, 255).astype(np.uint8)
+    down: npt.NDArray[np.float32] = _lanczos(height, SIDE) @ np.clip(across, 0, 255)
+    return np.clip(np.rint(down), 0, 255).astype(np.uint8)
 
 
 def hashes(greys: Greys, view: View = WHOLE) -> npt.NDArray[np.uint64]:
@@ -76,21 +84,24 @@ def hashes(greys: Greys, view: View = WHOLE) -> npt.NDArray[np.uint64]:
 
 def thumbs(greys: Greys, view: View = WHOLE) -> npt.NDArray[np.float32]:
     """Shrink a view of each image so that the product of two is their correlation: float32 [images, pixels]."""
-    small = _seen(greys, view, np.repeat(np.eye(_THUMB), SIDE // _THUMB, axis=1))
+    small = _seen(greys, view, np.repeat(np.eye(_THUMB, dtype=np.float32), SIDE // _THUMB, axis=1))
     flat = (small[:, :, ::-1] if view.mirrored else small).reshape(-1, _THUMB * _THUMB)
     flat -= flat.mean(axis=1, keepdims=True)
-    flat /= np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-9)
-    return flat.astype(np.float32)
+    flat /= np.maximum(np.sqrt(np.einsum("ij,ij->i", flat, flat)), 1e-9)[:, None]
+    return flat
 
 
-def _seen(greys: Greys, view: View, into: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """What a linear map, float64 [any, SIDE], makes of rows and columns of each view: float64 [images, any, any]."""
+def _seen(greys: Greys, view: View, into: npt.NDArray[T]) -> npt.NDArray[T]:
+    """What a linear map, [any, SIDE], makes of rows and columns of each view: [images, any, any]."""
     down, across = (into, into)
     if view.side != SIDE:
-        down, across = (into @ _lanczos(SIDE, SIDE, start, view.side) for start in (view.top, view.left))
-    found = np.empty((len(greys), len(into), len(into)))
-    for start in range(0, len(greys), 4096):
-        found[start : start + 4096] = down @ greys[start : start + 4096].astype(np.float64) @ across.T
+        down, across = (
+            (into @ _lanczos(SIDE, SIDE, start, view.side)).astype(into.dtype) for start in (view.top, view.left)
+        )
+    found = np.empty((len(greys), len(into), len(into)), into.dtype)
+    for start in range(0, len(greys), _AT_ONCE):
+        rows = greys[start : start + _AT_ONCE].astype(into.dtype).reshape(-1, SIDE)
+        found[start : start + _AT_ONCE] = down @ (rows @ across.T).reshape(-1, SIDE, len(into))
     return found
 
 

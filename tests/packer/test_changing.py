@@ -230,7 +230,7 @@ class Changes(RuleBasedStateMachine):
 
 
 TestChanges = Changes.TestCase
-EXAMPLES = max(10, settings().max_examples // 3)
+EXAMPLES = max(10, settings().max_examples // 8)
 TestChanges.settings = settings(max_examples=EXAMPLES, stateful_step_count=6, deadline=None)
 
 

@@ -73,3 +73,16 @@ def test_too_many_that_look_alike_are_compared_less_or_not_at_all(monkeypatch: p
         groups, compared = groups_of_alikes(greys, lambda view, views: None)
         assert compared == bits
         assert len(set(groups.tolist())) == (30 if bits is None else 1)
+
+
+def test_images_of_the_same_pixels_are_one_group_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    greys = np.stack([scene(number % 3) for number in range(30)])
+    monkeypatch.setattr(alike, "_MOST_CANDIDATES", 100)
+    groups, bits = groups_of_alikes(greys, lambda view, views: None)
+    assert groups.tolist() == [0, 1, 2] * 10
+    assert bits == 7
+
+
+def test_no_images_are_no_group() -> None:
+    groups, _ = groups_of_alikes(np.zeros((0, SIDE, SIDE), np.uint8), lambda view, views: None)
+    assert groups.tolist() == []
