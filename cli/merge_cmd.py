@@ -33,7 +33,8 @@ def command(places: tuple[Path | str, ...], max_rejects: str | None, dry_run: bo
     an address. Run it on any machine, any number of times.
 
     packtrain merge A B OUT: the newest versions of A and B become version 1 of OUT. All is copied, so that OUT does not
-    need A and B. If it stops at any point, the same command continues from there.
+    need A and B. Each of the three is a folder or an address. If it stops at any point, the same command continues from
+    there.
     """
     if len(places) > 1:
         _merge_datasets(places, max_rejects, dry_run=dry_run, as_json=as_json)

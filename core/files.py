@@ -173,6 +173,11 @@ def write_file(
             os.unlink(temporary, dir_fd=dir_fd)
 
 
+def is_copy(path: Path, size: int, checksum: int) -> bool:
+    """Returns True if a file of a dataset is there of which the manifest says so much."""
+    return path.is_file() and path.stat().st_size == size and checksum_file(path) == checksum
+
+
 def copy_file(source: Path, path: Path, size: int, checksum: int) -> None:
     """Copies a file of a dataset, of which the manifest says so much, unless the copy is there; atomically and durably.
 
@@ -182,7 +187,7 @@ def copy_file(source: Path, path: Path, size: int, checksum: int) -> None:
         CorruptFile: `source` is missing, or another file.
         UnreadableFile: It cannot be read.
     """
-    if path.is_file() and path.stat().st_size == size and checksum_file(path) == checksum:
+    if is_copy(path, size, checksum):
         return
     temporary = temporary_path(path)
     with reading(source):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from packtrain._core.versions import Segment, has_versions, load_version
 from packtrain._readers.dataset.records import FieldRecords
 from packtrain._readers.dataset.store import RecordStore
 from packtrain._readers.dataset.stored_rows import StoredRows
+from packtrain._storage.location import Location, real
 
 from .encoding import encode, encoded_image, encoded_mask, naming, record_encoder
 from .images import extension_of, store_image, store_pixels
@@ -72,14 +72,13 @@ def digest_of(segments: Sequence[Segment]) -> str:
     return hashlib.sha256(repr(tuple(segments)).encode()).hexdigest()
 
 
-def require_outside(source: Path, out: Path) -> None:
+def require_outside(source: Location, out: Location) -> None:
     """Refuses to write into the dataset that is read.
 
     Raises:
-        UsageError: `out` is the folder of the dataset, or inside it.
+        UsageError: `out` is the folder or the address of the dataset, or inside it.
     """
-    inside, around = Path(os.path.realpath(out)), Path(os.path.realpath(source))
-    if inside == around or around in inside.parents:
+    if f"{real(out)}/".startswith(f"{real(source)}/"):
         raise UsageError(f"{out} is the dataset that is to be read, or inside it: choose another folder")
 
 

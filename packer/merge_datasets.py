@@ -9,47 +9,44 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Final
 
-from packtrain._core.arguments import checks_names, flag, function, items, path_of
-from packtrain._core.document import MOST_BYTES
+from packtrain._core.arguments import checks_names, flag, function, items
+from packtrain._core.document import MOST_BYTES, read_document
 from packtrain._core.errors import CorruptFile, OutputConflict, UsageError
-from packtrain._core.files import copy_file, file_errors, is_temporary, make_folder, remove_temporaries, write_file
-from packtrain._core.manifest import INDEX, MANIFEST, PLAN, VERSIONS, FileInfo, Manifest
+from packtrain._core.manifest import INDEX, MANIFEST, PLAN, FileInfo, Manifest
 from packtrain._core.opening import read_regular
 from packtrain._core.problems import reading
 from packtrain._core.version_schema import MergedSchema, part_schema
 from packtrain._core.versions import (
     BASE,
-    DROPPED,
     LAYERS,
     MOST_SEGMENTS,
     SEGMENTS,
-    SIDES,
+    VERSION,
     Change,
     Root,
     Segment,
     Split,
     Version,
     has_versions,
+    is_root,
     layer_manifest,
-    load_version,
-    newest_version,
-    require_no_links,
+    parse_version,
     segment_manifest,
     segment_manifest_path,
     version_name,
 )
 from packtrain._readers.dataset.versioned import VersionLease
+from packtrain._storage.location import Location
+from packtrain._storage.remote.urls import place_of
 from packtrain._storage.staging.locks import lease_on
 
 from .changing import ChangeReport
 from .dataset_rows import require_outside
+from .merge_output import MergeOutput, merge_output
+from .object_workplace import workplace_at
 from .planning import written_by
-from .workplace import NAME_DIGITS, writing
-
-_PLACES: Final = (SEGMENTS, LAYERS, DROPPED, SIDES)
+from .workplace import NAME_DIGITS, Workplace
 
 
 @dataclass(frozen=True)
@@ -82,8 +79,8 @@ def merge_datasets(
     same call continues where it stopped.
 
     Args:
-        sources: Folders of datasets, at least two, which have no segment in common.
-        out: Folder of the new dataset.
+        sources: Folders or addresses of datasets, at least two, which have no segment in common.
+        out: Folder or address of the new dataset.
         dry_run: True to write nothing, and report what would be written.
         on_progress: Called after each file.
 
@@ -94,31 +91,35 @@ def merge_datasets(
         DatasetError: A dataset cannot be read, or is damaged.
         PackError: `out` cannot be written to.
     """
-    folders = [path_of("sources", each) for each in items("sources", sources, "folders of datasets")]
-    target = path_of("out", out)
+    locations = [place_of("sources", each) for each in items("sources", sources, "places of datasets")]
+    target = place_of("out", out)
     function("on_progress", on_progress)
-    if len(folders) < 2:
+    if len(locations) < 2:
         raise UsageError("`sources` needs two datasets or more")
-    for folder in folders:
-        require_outside(folder, target)
+    for location in locations:
+        require_outside(location, target)
     with ExitStack() as stack:
-        datasets = list[tuple[Path, Version]]()
-        for folder in folders:
-            version = newest_version(folder)
+        output = stack.enter_context(merge_output(target))
+        datasets = list[tuple[Workplace, Version]]()
+        for location in locations:
+            place = stack.enter_context(workplace_at(location, changing=False))
+            version = place.begin(dry_run=True)
+            place.bring_manifests(version)
+            folder = place.folder
             if (
                 lease := VersionLease(folder, version.number) if has_versions(folder) else lease_on(folder)
             ) is not None:
                 stack.callback(lease.close)
-            datasets.append((folder, version))
+            datasets.append((place, version))
         merged = _Merged.of(datasets)
         report = ChangeReport(target, 1, merged.version.records, dry_run=flag("dry_run", dry_run))
-        if _is_there(target, merged):
+        if merged.is_in(output, target):
             return report
         if dry_run:
             written = (*merged.names, version_name(1), MANIFEST)
             return replace(report, written=written, bytes=sum(each.bytes for each in merged.parts))
-        with file_errors(target), writing(Path(os.path.realpath(target))):
-            merged.copy(target, on_progress)
+        with output.writing():
+            merged.copy(output, target, on_progress)
     return report
 
 
@@ -128,13 +129,15 @@ class _Part:
 
     Attributes:
         name: Its folder in the new dataset.
-        folder: Its folder.
+        place: The dataset that has it.
+        folder: Its folder there.
         manifest: Its manifest.
         data: The bytes of that.
     """
 
     name: str
-    folder: Path
+    place: Workplace
+    folder: str
     manifest: Manifest
     data: bytes
 
@@ -150,29 +153,23 @@ class _Part:
         for column in self.manifest.columns:
             yield f"{INDEX}/{column.name}.npy", column
 
-    def is_copied(self, out: Path) -> bool:
+    def is_in(self, output: MergeOutput) -> bool:
         """True if all of it is there; its manifest comes last."""
-        path = out / self.name / MANIFEST
-        if path.exists() and read_regular(path, MOST_BYTES) != self.data:
-            raise OutputConflict(
-                f"{path.parent} is the copy of another dataset: choose another folder, or remove {out}"
-            )
-        return path.exists()
+        return output.read(f"{self.name}/{MANIFEST}") is not None
 
-    def copy(self, out: Path) -> None:
+    def copy(self, output: MergeOutput) -> None:
         """Copies it."""
-        folder = out / self.name
-        make_folder(folder / INDEX)
-        for place in (folder, folder / INDEX):
-            remove_temporaries(place)
-        with reading(self.folder / PLAN):
-            plan = read_regular(self.folder / PLAN, MOST_BYTES)
-        if hashlib.sha256(plan).hexdigest() != self.manifest.plan_sha256:
-            raise CorruptFile(f"{self.folder / PLAN} is damaged: it is not the plan that the manifest names", file=PLAN)
-        write_file(folder / PLAN, [plan])
+        with self.place.file(f"{self.folder}{PLAN}") as path:
+            with reading(path):
+                plan = read_regular(path, MOST_BYTES)
+            if hashlib.sha256(plan).hexdigest() != self.manifest.plan_sha256:
+                raise CorruptFile(f"{path} is damaged: it is not the plan that the manifest names", file=PLAN)
+        output.write(f"{self.name}/{PLAN}", plan)
         for name, file in self.files():
-            copy_file(self.folder / name, folder / name, file.bytes, file.crc32c)
-        write_file(folder / MANIFEST, [self.data])
+            if not output.has(f"{self.name}/{name}", file):
+                with self.place.file(f"{self.folder}{name}") as path:
+                    output.copy(path, f"{self.name}/{name}", file)
+        output.write(f"{self.name}/{MANIFEST}", self.data)
 
 
 @dataclass(frozen=True)
@@ -187,29 +184,29 @@ class _Merged:
 
     version: Version
     parts: tuple[_Part, ...]
-    columns: dict[str, tuple[Path, FileInfo]]
+    columns: dict[str, tuple[Workplace, FileInfo]]
 
     @classmethod
-    def of(cls, datasets: Sequence[tuple[Path, Version]]) -> _Merged:
+    def of(cls, datasets: Sequence[tuple[Workplace, Version]]) -> _Merged:
         """That of these versions of datasets."""
-        segments, parts, splits = list[Segment](), list[_Part](), list[tuple[Path, Split]]()
-        columns = dict[str, tuple[Path, FileInfo]]()
-        schemas, homes, taken = [], dict[str, tuple[int, Path]](), set[str]()
-        for number, (folder, version) in enumerate(datasets):
+        segments, parts, splits = list[Segment](), list[_Part](), list[tuple[Location, Split]]()
+        columns = dict[str, tuple[Workplace, FileInfo]]()
+        schemas, homes, taken = [], dict[str, tuple[int, Location]](), set[str]()
+        for number, (place, version) in enumerate(datasets):
             names = dict[str, str]()
             for segment in version.segments:
-                _require_new(segment, number, folder, homes)
-                schemas.append(replace(part_schema(folder, segment), name=str(folder)))
-                found = _parts_of(folder, segment, number, taken)
+                _require_new(segment, number, place.address, homes)
+                schemas.append(replace(part_schema(place.folder, segment), name=str(place.address)))
+                found = _parts_of(place, segment, number, taken)
                 parts += found
                 new, *layers = (part.name.rpartition("/")[2] for part in found)
                 names[segment.name] = new
                 renamed = [replace(layer, name=name) for layer, name in zip(segment.layers, layers, strict=True)]
                 segments.append(replace(segment, name=new, layers=tuple(renamed)))
-            columns |= {name: (folder / name, file) for name, file in version.columns.items()}
+            columns |= {name: (place, file) for name, file in version.columns.items()}
             if (split := version.split) is not None:
                 rows = tuple(replace(each, segment=names[each.segment]) for each in split.rows)
-                splits.append((folder, replace(split, rows=rows)))
+                splits.append((place.address, replace(split, rows=rows)))
         if len(segments) > MOST_SEGMENTS:
             raise UsageError(
                 f"these datasets have {len(segments):,} segments, and a dataset can have {MOST_SEGMENTS:,}: join some "
@@ -223,7 +220,7 @@ class _Merged:
             writer=secrets.token_hex(16),
             written_by=written_by(),
             created=int(time.time()),
-            change=Change("merge", f"merged {', '.join(folder.name for folder, _ in datasets)}"),
+            change=Change("merge", f"merged {', '.join(place.address.name for place, _ in datasets)}"),
             fields=schema.fields,
             labels=schema.labels,
             classes=schema.classes,
@@ -238,38 +235,69 @@ class _Merged:
         """All that it consists of, by name in its folder."""
         return (*(part.name for part in self.parts), *self.columns)
 
-    def copy(self, out: Path, on_progress: Callable[[MergeProgress], None] | None) -> None:
+    def is_in(self, output: MergeOutput, target: Location) -> bool:
+        """True if the dataset is made already.
+
+        Raises:
+            OutputConflict: There is something else.
+        """
+        first = output.first()
+        if first is None:
+            return False
+        known = output.read(version_name(1))
+        if (root := output.read(MANIFEST)) is not None and (known is None or not is_root(root)):
+            raise OutputConflict(f"{target} holds another dataset: choose another folder")
+        if known is None:
+            raise OutputConflict(
+                f"{target} has {first}, which is not of this merge: choose another folder, or remove it"
+            )
+        self._agreed(known, target, "another dataset" if root else "the beginning of another merge, which was stopped")
+        return root is not None
+
+    def _agreed(self, data: bytes, target: Location, what: str = "another dataset") -> Version:
+        """The version 1 that is there, which is to be like this one, but for its number and time.
+
+        Raises:
+            OutputConflict: It is not.
+        """
+        path = target / version_name(1)
+        dataset = str(read_document(data, path, newest=VERSION).get("dataset"))
+        there = parse_version(data, path, Root(dataset, None), 1)
+        if (there.segments, there.split) != (self.version.segments, self.version.split):
+            raise OutputConflict(f"{target} holds {what}: choose another folder, or remove it")
+        return there
+
+    def copy(self, output: MergeOutput, target: Location, on_progress: Callable[[MergeProgress], None] | None) -> None:
         """Makes it."""
-        total, done = sum(part.bytes for part in self.parts), 0
-        missing = [part for part in self.parts if not part.is_copied(out)]
+        # First, because it says what is to be there: whoever merges other datasets here is refused.
+        output.write(version_name(1), self.version.dump())
+        there = self._agreed(output.read(version_name(1)) or b"", target)
+        missing = [part for part in self.parts if not part.is_in(output)]
+        total = sum(part.bytes for part in self.parts)
         resumed = done = total - sum(part.bytes for part in missing)
-        for place in (out, *(out / name for name in (*_PLACES, VERSIONS))):
-            remove_temporaries(place)
         for part in missing:
-            part.copy(out)
+            part.copy(output)
             done += part.bytes
             if on_progress is not None:
                 on_progress(MergeProgress(done, total, resumed))
-        for name, (source, file) in self.columns.items():
-            make_folder((out / name).parent)
-            copy_file(source, out / name, file.bytes, file.crc32c)
-        make_folder(out / VERSIONS)
-        write_file(out / version_name(1), [self.version.dump()])
+        for name, (place, file) in self.columns.items():
+            with place.file(name) as path:
+                output.copy(path, name, file)
         # Only now there is a dataset.
-        write_file(out / MANIFEST, [Root(self.version.dataset, None).dump()])
+        output.write(MANIFEST, Root(there.dataset, None).dump())
 
 
-def _require_new(segment: Segment, number: int, folder: Path, homes: dict[str, tuple[int, Path]]) -> None:
+def _require_new(segment: Segment, number: int, place: Location, homes: dict[str, tuple[int, Location]]) -> None:
     """Refuses a segment that another dataset has as well: its rows would be there twice, under the same paths."""
-    other, home = homes.setdefault(segment.manifest.sha256, (number, folder))
+    other, home = homes.setdefault(segment.manifest.sha256, (number, place))
     if other != number:
         raise UsageError(
-            f"{home} and {folder} have the same {segment.records:,} rows (segment {segment.name} of the latter), which "
+            f"{home} and {place} have the same {segment.records:,} rows (segment {segment.name} of the latter), which "
             "would be there twice: drop them from one (`packtrain drop-rows`), or pack it anew (`packtrain pack`)"
         )
 
 
-def _parts_of(folder: Path, segment: Segment, number: int, taken: set[str]) -> list[_Part]:
+def _parts_of(place: Workplace, segment: Segment, number: int, taken: set[str]) -> list[_Part]:
     """A segment and its layers, to be copied under names that are not taken."""
 
     def free(name: str) -> str:
@@ -277,56 +305,31 @@ def _parts_of(folder: Path, segment: Segment, number: int, taken: set[str]) -> l
         taken.add(name)
         return name
 
+    folder = place.folder
     manifest = segment_manifest(folder, segment)
     if manifest.base is not None:
-        raise UsageError(f"{folder} holds an index of shards that lie elsewhere, and cannot be copied")
+        raise UsageError(f"{place.address} holds an index of shards that lie elsewhere, and cannot be copied")
+    path = segment_manifest_path(folder, segment)
+    own = "" if path.parent == folder else f"{path.parent.relative_to(folder)}/"
     # As `append` would call it, which so finds that it is there.
     name = manifest.plan_sha256[:NAME_DIGITS] if segment.name == BASE else segment.name
-    path = segment_manifest_path(folder, segment)
-    parts = [_Part(f"{SEGMENTS}/{free(name)}", path.parent, manifest, read_regular(path, MOST_BYTES))]
+    parts = [_Part(f"{SEGMENTS}/{free(name)}", place, own, manifest, read_regular(path, MOST_BYTES))]
     for layer in segment.layers:
-        path = folder / LAYERS / layer.name / MANIFEST
-        manifest = layer_manifest(folder, segment, layer)
-        parts.append(_Part(f"{LAYERS}/{free(layer.name)}", path.parent, manifest, read_regular(path, MOST_BYTES)))
+        own = f"{LAYERS}/{layer.name}/"
+        manifest, path = layer_manifest(folder, segment, layer), folder / own / MANIFEST
+        parts.append(_Part(f"{LAYERS}/{free(layer.name)}", place, own, manifest, read_regular(path, MOST_BYTES)))
     return parts
 
 
-def _joined(splits: Sequence[tuple[Path, Split]]) -> Split | None:
+def _joined(splits: Sequence[tuple[Location, Split]]) -> Split | None:
     """The split of a dataset of which these parts are split."""
     if not splits:
         return None
     first, split = splits[0]
-    for folder, other in splits[1:]:
+    for place, other in splits[1:]:
         if replace(other, rows=()) != replace(split, rows=()):
             raise UsageError(
-                f"{first} and {folder} are split in different ways: split one as the other is (`packtrain split "
+                f"{first} and {place} are split in different ways: split one as the other is (`packtrain split "
                 "--replace`), then run the same command again"
             )
     return replace(split, rows=tuple(row for _, each in splits for row in each.rows))
-
-
-def _is_there(out: Path, merged: _Merged) -> bool:
-    """True if the dataset is made already.
-
-    Raises:
-        OutputConflict: There is something else.
-    """
-    require_no_links(out)
-    if (out / MANIFEST).exists():
-        if has_versions(out):
-            there = load_version(out, 1, also_dropped=True)
-            if (there.segments, there.split) == (merged.version.segments, merged.version.split):
-                return True
-        raise OutputConflict(f"{out} holds another dataset: choose another folder")
-    if not out.exists():
-        return False
-    with file_errors(out, verb="look into"):
-        entries = os.listdir(out)
-        inner = [f"{place}/{name}" for place in _PLACES if place in entries for name in os.listdir(out / place)]
-        inner += [f"{VERSIONS}/{name}" for name in os.listdir(out / VERSIONS)] if VERSIONS in entries else []
-    known = {*_PLACES, VERSIONS, version_name(1), *merged.names}
-    if others := [name for name in (*entries, *inner) if name not in known and not is_temporary(Path(name))]:
-        raise OutputConflict(
-            f"{out} has {min(others)}, which is not of this merge: choose another folder, or remove it"
-        )
-    return False

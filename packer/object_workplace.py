@@ -140,6 +140,19 @@ class ObjectWorkplace(Workplace):
         return f"{segment_place(segment)}{MANIFEST}"
 
     @override
+    @contextmanager
+    def file(self, name: str) -> Iterator[Path]:
+        path = self.folder / name
+        if path.exists():
+            yield path
+            return
+        try:
+            self.bring([name])
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    @override
     def require_shards(self, what: str) -> None:
         raise UsageError(
             f"{what} needs records, which are not fetched from {self._url}: copy the dataset to a disk, change it "
@@ -232,8 +245,12 @@ def _index_files(place: str, manifest: Manifest) -> list[str]:
 
 
 @contextmanager
-def workplace_at(place: Location) -> Iterator[Workplace]:
+def workplace_at(place: Location, *, changing: bool = True) -> Iterator[Workplace]:
     """Gives a dataset that is to be changed, in a folder or at an address.
+
+    Args:
+        place: The place of the dataset.
+        changing: False if it is only to be read.
 
     Raises:
         UsageError: Nothing can be written there.
@@ -242,7 +259,8 @@ def workplace_at(place: Location) -> Iterator[Workplace]:
     if not isinstance(place, Url):
         yield Workplace(place)
         return
-    place.require_writable()
+    if changing:
+        place.require_writable()
     with spool_for(place, None) as folder, closing(ObjectStore()) as objects:
         try:
             yield ObjectWorkplace(place, folder, objects)

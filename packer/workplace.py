@@ -63,6 +63,11 @@ class Workplace:
     def bring_indexes(self, version: Version) -> None:
         """Brings their indexes as well; raises what `bring` raises."""
 
+    @contextmanager
+    def file(self, name: str) -> Iterator[Path]:
+        """Gives a file of the dataset on this machine, as long as the block takes; raises what `bring` raises."""
+        yield self.folder / name
+
     def require_shards(self, what: str) -> None:
         """Makes sure that records can be read.
 

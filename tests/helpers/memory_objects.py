@@ -37,6 +37,16 @@ class MemoryObjects(Objects):
         self._dead = False
         self._lock = threading.Lock()
 
+    def put(self, url: Url, files: dict[str, bytes]) -> str:
+        """Puts the files of a folder to an address, and returns that."""
+        self.objects |= {f"{url}/{name}": data for name, data in files.items()}
+        return str(url)
+
+    def under(self, url: Url) -> dict[str, bytes]:
+        """The files of the folder at an address, by their names."""
+        start = f"{url}/"
+        return {key.removeprefix(start): data for key, data in self.objects.items() if key.startswith(start)}
+
     def _found(self, url: Url) -> bytes:
         if self._dead:
             raise KilledError

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from helpers.memory_objects import KilledError, MemoryObjects
 from helpers.support import FORMATS, encoded, flip, packed, picture, tree, with_classes
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,6 +34,8 @@ from packtrain import (
 )
 from packtrain._cli.main import group
 from packtrain._core.versions import load_version
+from packtrain._packer import merge_output, object_workplace
+from packtrain._storage.remote.urls import Url
 from packtrain.errors import CorruptFile, NotADataset, OutputConflict, UsageError
 
 CAPTION = FieldColumn("caption", "text", "caption", by_path=False, optional=True)
@@ -121,6 +124,107 @@ def sources(tmp_path: Path) -> list[Path]:
     return [one, changed(tmp_path / "two", range(100, 106), "tar", ["append", "score"])]
 
 
+BUCKET = Url.parse("s3://bucket")
+
+
+def written(memory: MemoryObjects, folder: Path) -> Path:
+    """A copy of what lies at the address of the new dataset."""
+    for name, data in memory.under(BUCKET / "out").items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder
+
+
+@pytest.mark.parametrize("one", ["folder", "address"])
+@pytest.mark.parametrize("two", ["folder", "address"])
+@pytest.mark.parametrize("out", ["folder", "address"])
+def test_each_is_a_folder_or_an_address(
+    memory: MemoryObjects, sources: list[Path], tmp_path: Path, one: str, two: str, out: str
+) -> None:
+    """The files are the same, wherever they lie."""
+    merge_datasets(sources, tmp_path / "expected")
+    places: list[str | Path] = [
+        folder if kind == "folder" else memory.put(BUCKET / folder.name, tree(folder))
+        for folder, kind in zip(sources, (one, two), strict=True)
+    ]
+    before, target = dict(memory.objects), tmp_path / "out" if out == "folder" else f"{BUCKET}/out"
+    planned = merge_datasets(places, target, dry_run=True)
+    assert memory.objects == before and not (tmp_path / "out").exists()
+    report = merge_datasets(places, target)
+    assert (str(report.dataset), report.records, planned.records) == (str(target), 9, 9)
+    made = tmp_path / "out" if out == "folder" else written(memory, tmp_path / "written")
+    drawn = dict.fromkeys(["manifest.json", "versions/00000001.json"], b"")
+    assert {**tree(made), **drawn} == {**tree(tmp_path / "expected"), **drawn}
+    assert not verify(made).problems
+    assert all(memory.objects[name] == data for name, data in before.items())
+    after = dict(memory.objects)
+    assert merge_datasets(places, target).records == 9
+    assert memory.objects == after
+    with pytest.raises(OutputConflict, match="holds another dataset: choose another folder"):
+        merge_datasets(places[::-1], target)
+    with pytest.raises(UsageError, match="or inside it"):
+        merge_datasets(places, f"{places[0]}/inside")
+
+
+@pytest.mark.campaign
+def test_stopped_before_any_request(
+    request: pytest.FixtureRequest, memory: MemoryObjects, sources: list[Path], tmp_path: Path
+) -> None:
+    """There is no dataset before all of it is there, others cannot go on with it, and the same call does."""
+    out = BUCKET / "out"
+    merge_datasets(sources, str(out))
+    expected, requests = rows(written(memory, tmp_path / "copy")), memory.changes
+    everywhere = request.config.getoption("--every-point")
+    for number in range(1, requests + 1) if everywhere else {1, 2, requests // 2, requests}:
+        memory.objects.clear()
+        dying = MemoryObjects(memory.objects)
+        dying.fault = lambda url, count, last=number: "kill" if count == last else ""  # type: ignore[misc]
+        with pytest.MonkeyPatch.context() as patch:
+            for module in (object_workplace, merge_output):
+                patch.setattr(module, "ObjectStore", lambda dying=dying: dying)
+            with pytest.raises(KilledError):
+                merge_datasets(sources, str(out))
+        assert "manifest.json" not in memory.under(out)
+        if memory.objects:
+            with pytest.raises(OutputConflict, match="the beginning of another merge, which was stopped"):
+                merge_datasets(sources[::-1], str(out))
+        merge_datasets(sources, str(out))
+        copy = written(memory, tmp_path / f"copy-{number}")
+        assert rows(copy) == expected and not verify(copy).problems
+        shutil.rmtree(copy)
+
+
+def test_of_two_merges_to_an_address_at_once_one_is_refused(
+    memory: MemoryObjects, sources: list[Path], tmp_path: Path
+) -> None:
+    """Unless they are about the same datasets: then both of them make it."""
+    out = BUCKET / "out"
+
+    def meanwhile(url: Url, number: int) -> str:
+        memory.fault = lambda url, number: ""
+        merge_datasets(sources, str(out))
+        return ""
+
+    memory.fault = meanwhile
+    with pytest.raises(OutputConflict, match=f"{out} holds another dataset"):
+        merge_datasets(sources[::-1], str(out))
+    expected = rows(written(memory, tmp_path / "copy"))
+    memory.objects.clear()
+    memory.fault = meanwhile
+    merge_datasets(sources, str(out))
+    assert rows(written(memory, tmp_path / "again")) == expected
+
+
+def test_damage_at_an_address_is_named(memory: MemoryObjects, sources: list[Path], tmp_path: Path) -> None:
+    damaged = BUCKET / "two"
+    memory.put(damaged, tree(sources[1]))
+    (shard,) = [name for name in memory.under(damaged) if name.endswith(".tar") and "/" not in name]
+    memory.objects[f"{damaged}/{shard}"] = memory.objects[f"{damaged}/{shard}"].replace(b"jpg", b"gif")
+    for target in (tmp_path / "out", f"{BUCKET}/out"):
+        with pytest.raises(CorruptFile, match=f"^{damaged}/{shard} is damaged: it is not the file that the manifest"):
+            merge_datasets([sources[0], str(damaged)], target)
+
+
 def test_it_can_be_changed_as_any_other(sources: list[Path], tmp_path: Path) -> None:
     pytest.importorskip("polars")
     out = tmp_path / "out"
@@ -184,11 +288,14 @@ def test_it_is_no_dataset_before_it_is_whole(sources: list[Path], tmp_path: Path
     (first / "manifest.json").unlink()
     flip(next(first.glob("*.tar")), 600)
     merge_datasets(sources, out)
-    # Its number is drawn anew.
-    drawn = dict.fromkeys(["manifest.json", "versions/00000001.json"], b"")
-    assert {**tree(out), **drawn} == {**complete, **drawn}
+    assert tree(out) == complete
     (out / "manifest.json").unlink()
-    (out / "notes.txt").write_text("mine")
+    with pytest.raises(OutputConflict, match="holds the beginning of another merge, which was stopped: choose another"):
+        merge_datasets(sources[::-1], out)
+    (out / "versions/00000001.json").rename(out / "notes.txt")
+    shutil.rmtree(out / "segments")
+    shutil.rmtree(out / "layers")
+    shutil.rmtree(out / "dropped")
     with pytest.raises(OutputConflict, match=r"has notes\.txt, which is not of this merge"):
         merge_datasets(sources, out)
 
@@ -293,4 +400,4 @@ def test_the_command_tells_the_two_apart(sources: list[Path], tmp_path: Path) ->
     assert said(out, "--dry-run").startswith("--dry-run is for datasets that are merged")
     assert "needs two datasets or more" in said(sources[0], out)
     assert "there is nothing at" in said(tmp_path / "nothing")
-    assert "s3://" in said(*sources, "s3://bucket/out")
+    assert "cannot be written to" in said(*sources, "https://host/out")

@@ -58,17 +58,6 @@ def store(
         yield server
 
 
-@pytest.fixture
-def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryObjects]:
-    """A store in memory, in which all is read and written that lies at an address, and an empty folder for spools."""
-    (tmp_path / "spools").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "spools"))
-    objects = MemoryObjects()
-    monkeypatch.setattr(object_workplace, "ObjectStore", lambda: objects)
-    yield objects
-    assert not list((tmp_path / "spools").iterdir())
-
-
 def uploaded(store: Server, folder: Path) -> str:
     """The address of a copy of a dataset."""
     url = store.fresh()
@@ -180,12 +169,11 @@ def labelled(tmp_path: Path) -> Path:
 
 
 def put(memory: MemoryObjects, folder: Path) -> str:
-    memory.objects |= {f"{ADDRESS}/{name}": data for name, data in tree(folder).items()}
-    return str(ADDRESS)
+    return memory.put(ADDRESS, tree(folder))
 
 
 def objects_in(memory: MemoryObjects) -> dict[str, bytes]:
-    return {address.removeprefix(f"{ADDRESS}/"): data for address, data in memory.objects.items()}
+    return memory.under(ADDRESS)
 
 
 def contents(memory: MemoryObjects) -> tuple[list[tuple[Any, ...]], list[int]]:
