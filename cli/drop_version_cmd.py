@@ -17,10 +17,10 @@ from .paths import PATH_OR_URL
 @dry_run_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(dataset: Path | str, versions: tuple[int, ...], dry_run: bool, as_json: bool) -> None:
-    """Drop versions of DATASET for ever, by their numbers, and remove what no other version needs.
+    """Drop versions of DATASET, a folder or an address, for ever, and remove what no other version needs.
 
     A version that somebody has open is not dropped, and neither is the newest one. What runs left that were stopped is
-    removed as well; without a number, only that.
+    removed as well; without a number, only that. In an object store, which has no locks, files go a week later.
     """
     from packtrain._packer.removing import drop_version
 

@@ -9,9 +9,11 @@ stopped leaves what no version names.
 
 from __future__ import annotations
 
+import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -28,12 +30,14 @@ from packtrain._core.errors import (
     UsageError,
 )
 from packtrain._core.files import make_folder, write_file
-from packtrain._core.manifest import INDEX, MANIFEST, PLAN, Manifest
+from packtrain._core.manifest import INDEX, MANIFEST, PLAN, VERSIONS, Manifest
 from packtrain._core.versions import (
     BASE,
     BASE_MANIFEST,
     LAYERS,
+    MARK,
     MOST_VERSION_BYTES,
+    PINS,
     Version,
     has_versions,
     layer_manifest,
@@ -52,6 +56,7 @@ from packtrain._storage.staging.version_documents import VersionDocuments
 
 from .object_output import ObjectOutput, spool_for, upload_compared
 from .output import Output
+from .part_files import ObjectPartFiles, PartFiles
 from .plan import Plan
 from .workplace import NAME_DIGITS, Workplace, part_name, segment_place
 
@@ -118,6 +123,32 @@ class ObjectWorkplace(Workplace):
         if missing := download_all(self._objects, self._url, wanted, self.folder):
             raise CorruptFile(f"{self._url / missing[0]} is missing", file=missing[0])
         self._there.update(wanted)
+
+    @override
+    def bring_versions(self) -> None:
+        listed = list(self._objects.list(self._url / VERSIONS))
+        # Asked for one by one as well: a list may be late, and a version that it lacks would lose what it names.
+        there = {version_name(number) for number in VersionDocuments(self._url, self._objects).numbers}
+        self.bring(there | {f"{VERSIONS}/{found.name}" for found in listed if not found.name.endswith(MARK)})
+        for found in listed:
+            if found.name.endswith(MARK):
+                path = self.folder / VERSIONS / found.name
+                path.touch()
+                os.utime(path, ns=(found.modified_ns, found.modified_ns))
+        shutil.rmtree(self.folder / PINS, ignore_errors=True)
+        self.bring(f"{PINS}/{found.name}" for found in self._objects.list(self._url / PINS))
+        if load_root(self.folder).base is not None:
+            with suppress(NotThere):
+                self._take(BASE_MANIFEST, MOST_BYTES)
+
+    @override
+    def part_files(self) -> PartFiles:
+        return ObjectPartFiles(self.folder, self._url, self._objects)
+
+    @override
+    def write(self, name: str, data: bytes) -> None:
+        self._objects.write(self._url / name, data)
+        super().write(name, data)
 
     @override
     def bring_manifests(self, version: Version) -> None:

@@ -73,7 +73,7 @@ def purge(
     if not affected and not old:
         raise UsageError(f"{folder}: there is nothing to remove: say which rows, by `rows` or `where`")
     if has_versions(folder):
-        with sole_user(folder, old):
+        with sole_user(place, old):
             pass
     left = [each for each in affected if each.rows > len(chosen.get(each.name, ()))]
     # Before anything is written: it may be refused.
@@ -90,7 +90,7 @@ def purge(
             bytes=sum(segment_bytes(folder, each) for each in left),
             versions=bool(chosen) + bool(left),
         )
-        return replace(report, removal=removal_before(folder, old, named_by([replace(newest, segments=tuple(kept))])))
+        return replace(report, removal=removal_before(place, old, named_by([replace(newest, segments=tuple(kept))])))
     if chosen:
         change = Change("drop-rows", f"dropped {len(numbers):,} rows")
         place.publish(partial(without_rows, place, chosen, change))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
-import stat
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -14,28 +12,26 @@ from pathlib import Path
 from typing import Final
 
 from packtrain._core.arguments import checks_names, flag, whole
-from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import DatasetError, OutputConflict, UsageError
-from packtrain._core.files import NO_LOCKS, file_errors, fsync_folder, write_file
+from packtrain._core.files import NO_LOCKS, file_errors
 from packtrain._core.locks import Lock, lock_holders
-from packtrain._core.manifest import INDEX, MANIFEST, PLAN, Manifest
-from packtrain._core.opening import read_regular
 from packtrain._core.versions import (
-    BASE,
-    BASE_MANIFEST,
-    MARK,
     has_versions,
     is_dropped,
     load_version,
+    mark_name,
     require_no_links,
     version_numbers,
     version_path,
 )
+from packtrain._storage.location import Location
+from packtrain._storage.remote.urls import place_of
 
-from .notes import PARTS
+from .object_workplace import workplace_at
+from .part_files import PartFiles
 from .pins import pins_of
-from .version_check import named_by, unnamed
-from .workplace import folder_of
+from .version_check import named_by
+from .workplace import Workplace
 
 GRACE_SECONDS: Final = 7 * 24 * 3600.0
 """Time for which files stay where nobody can tell whether somebody uses them."""
@@ -46,17 +42,17 @@ class RemovalReport:
     """A removal of versions, and of what only they needed.
 
     Attributes:
-        dataset: Folder of the dataset.
+        dataset: Folder or address of the dataset.
         versions: Numbers of the versions that nobody can open any more.
         removed: What was removed, as paths in the folder of the dataset; ``base`` are the files of the first segment of
             a packed dataset, which lie in the folder itself.
         bytes: Size of all that.
-        waiting: What will be removed a week after its version was dropped, because the file system has no locks, and
-            nobody can tell who reads it.
+        waiting: What will be removed a week after its version was dropped, because the file system has no locks, as an
+            object store has none, and nobody can tell who reads it.
         dry_run: True if nothing was removed, and all of this is what would be.
     """
 
-    dataset: Path
+    dataset: Location
     versions: tuple[int, ...]
     removed: tuple[str, ...]
     bytes: int
@@ -74,7 +70,7 @@ def drop_version(
     call goes on from there.
 
     Args:
-        dataset: The folder of the dataset.
+        dataset: The folder of the dataset, or its address in an object store.
         versions: Numbers of the versions; none to remove only what no version needs.
         dry_run: True to remove nothing, and report what would be removed.
 
@@ -85,42 +81,52 @@ def drop_version(
         CorruptFile: The document of another version is damaged, so that nobody knows what it needs.
         PacktrainError: The dataset cannot be read, or not be written to.
     """
-    folder = folder_of(dataset, "drop-version")
     numbers = [versions] if isinstance(versions, int) else list(versions)
     numbers = sorted({whole("versions", number, 1) for number in numbers})
-    if not has_versions(folder):
-        Manifest.load(folder)
-        raise UsageError(f"{folder} has no versions: it was never changed since it was packed")
     flag("dry_run", dry_run)
-    require_no_links(folder)
-    _require_droppable(folder, numbers)
+    with workplace_at(place_of("dataset", dataset)) as place:
+        require_no_links(place.folder)
+        place.begin(dry_run=True)
+        if not has_versions(place.folder):
+            raise UsageError(f"{place.address} has no versions: it was never changed since it was packed")
+        place.bring_versions()
+        return drop_versions(place, numbers, dry_run=dry_run)
+
+
+def drop_versions(place: Workplace, numbers: Sequence[int], *, dry_run: bool) -> RemovalReport:
+    """Does what `drop_version` does, for a dataset whose versions have been brought."""
+    folder = place.folder
+    _require_droppable(place, numbers)
     # Before anything is marked: it may fail.
     _needed(folder, numbers)
     with file_errors(folder):
-        with sole_user(folder, numbers):
+        with sole_user(place, numbers):
             if not dry_run:
                 for number in numbers:
                     if not is_dropped(folder, number):
-                        write_file(version_path(folder, number).with_suffix(MARK), [])
-        return _remove_unneeded(folder, numbers, dry_run=dry_run)
+                        place.write(mark_name(number), b"")
+        return _remove_unneeded(place, numbers, dry_run=dry_run)
 
 
-def _require_droppable(folder: Path, numbers: Sequence[int]) -> None:
-    there = version_numbers(folder)
+def _require_droppable(place: Workplace, numbers: Sequence[int]) -> None:
+    there = version_numbers(place.folder)
     for number in numbers:
         if number not in there:
-            raise UsageError(f"{folder}: version {number} does not exist. `packtrain log` shows those that there are")
+            raise UsageError(
+                f"{place.address}: version {number} does not exist. `packtrain log` shows those that there are"
+            )
         if number == there[-1]:
-            raise UsageError(f"{folder}: version {number} is the newest one, which cannot be dropped")
+            raise UsageError(f"{place.address}: version {number} is the newest one, which cannot be dropped")
 
 
 @contextmanager
-def sole_user(folder: Path, numbers: Iterable[int]) -> Iterator[None]:
-    """Holds versions so that nobody opens them meanwhile, where the file system has locks.
+def sole_user(place: Workplace, numbers: Iterable[int]) -> Iterator[None]:
+    """Holds versions so that nobody opens them meanwhile, where there are locks.
 
     Raises:
         OutputConflict: A version is open, or there is a pin on it; the message says who needs it.
     """
+    folder = place.folder
     live = [number for number in numbers if not is_dropped(folder, number)]
     with ExitStack() as stack:
         for number in live:
@@ -136,142 +142,88 @@ def sole_user(folder: Path, numbers: Iterable[int]) -> Iterator[None]:
             except OSError as error:
                 if error.errno not in NO_LOCKS:
                     raise
-        _require_no_pin(folder, live)
+        _require_no_pin(place, live)
         yield
 
 
-def _require_no_pin(folder: Path, numbers: Sequence[int]) -> None:
-    for path, pin in pins_of(folder):
+def _require_no_pin(place: Workplace, numbers: Sequence[int]) -> None:
+    for path, pin in pins_of(place.folder):
         if pin.number in numbers:
-            words = shlex.join(["packtrain", "unpin", str(folder), str(pin.number), "--by", pin.by])
+            words = shlex.join(["packtrain", "unpin", str(place.address), str(pin.number), "--by", pin.by])
             raise OutputConflict(
-                f"{folder}: version {pin.number} is needed by {pin.by}, as {path} says. If it is not needed any more, "
-                f"`{words}`, and run the command again"
+                f"{place.address}: version {pin.number} is needed by {pin.by}, as {path} says. If it is not needed any "
+                f"more, `{words}`, and run the command again"
             )
 
 
-def removal_before(folder: Path, numbers: Sequence[int], kept: Collection[str]) -> RemovalReport:
+def removal_before(place: Workplace, numbers: Sequence[int], kept: Collection[str]) -> RemovalReport:
     """The report of a dry run: on versions that go once there is another one, which names what is `kept`."""
-    return _remove_unneeded(folder, numbers, dry_run=True, kept=kept)
+    return _remove_unneeded(place, numbers, dry_run=True, kept=kept)
 
 
 def _remove_unneeded(
-    folder: Path, numbers: Sequence[int], *, dry_run: bool, kept: Collection[str] = ()
+    place: Workplace, numbers: Sequence[int], *, dry_run: bool, kept: Collection[str] = ()
 ) -> RemovalReport:
     """Removes what no version needs that was not dropped."""
     gone = numbers if dry_run else ()
     removed, size = list[str](), 0
     with ExitStack() as stack:
-        chosen = _Unneeded(folder, gone, stack)
-        # A version that names some of it may have been written before it was locked.
-        needed = _needed(folder, gone) | {*kept}
+        chosen = _Unneeded(place.folder, place.part_files(), gone, stack)
+        # In this order: a version that names some of it may have been written before it was locked, or while it was
+        # listed. One that is written from here on names what the newest of these versions names, and besides only what
+        # its writer has made, who has a lock on that or has written it less than a week ago.
+        if has_versions(place.folder):
+            place.bring_versions()
+        needed = _needed(place.folder, gone) | {*kept}
         for name in (name for name in chosen.free if name not in needed):
-            paths = _base_files(folder) if name == BASE else [folder / name]
-            size += sum(map(_size, paths))
+            size += chosen.files.size(name)
             removed.append(name)
-            for path in paths if not dry_run else ():
-                _remove(path)
-    return RemovalReport(folder, tuple(numbers), tuple(removed), size, tuple(chosen.waiting), dry_run)
+            if not dry_run:
+                chosen.files.remove(name)
+    return RemovalReport(place.address, tuple(numbers), tuple(removed), size, tuple(chosen.waiting), dry_run)
 
 
 class _Unneeded:
     """Parts that only dropped versions name, or none. Folders that could be written to are locked until the stack ends.
 
     Attributes:
+        files: The files of all parts.
         free: What nobody uses.
         waiting: What somebody may use who opened a version before it was dropped.
     """
 
-    def __init__(self, folder: Path, gone: Collection[int], stack: ExitStack) -> None:
-        self._folder, self._stack, self._locks = folder, stack, _has_locks(folder)
+    def __init__(self, folder: Path, files: PartFiles, gone: Collection[int], stack: ExitStack) -> None:
+        self._folder, self._stack, self.files = folder, stack, files
         self._marked = dict[str, float]()
         for number in version_numbers(folder):
             if number in gone or is_dropped(folder, number):
                 self._note_mark(number, time.time() if number in gone else None)
-        names = unnamed(folder, named := _needed(folder, gone))
-        if BASE not in named and (folder / _base_manifest(folder)).exists():
-            names.append(BASE)
+        named = _needed(folder, gone)
+        names = [name for name in files.names() if name not in named]
         self.free = [name for name in names if self._is_free(name)]
-        self.waiting = [name for name in names if name in self._marked and not self._locks and name not in self.free]
+        self.waiting = [
+            name for name in names if name in self._marked and not files.has_locks and name not in self.free
+        ]
 
     def _note_mark(self, number: int, when: float | None) -> None:
         """Notes when a version was dropped, for what it named; one that is damaged names nothing."""
         with suppress(DatasetError):
             names = named_by([load_version(self._folder, number, also_dropped=True)])
-            marked = os.stat(version_path(self._folder, number).with_suffix(MARK)).st_mtime if when is None else when
+            marked = os.stat(self._folder / mark_name(number)).st_mtime if when is None else when
             self._marked |= {name: max(marked, self._marked.get(name, 0)) for name in names}
 
     def _is_free(self, name: str) -> bool:
-        path = self._folder / (BASE_MANIFEST if name == BASE else name)
-        is_folder = path.is_dir()
-        if is_folder and self._locks:
-            try:
-                flags = os.O_RDONLY | os.O_DIRECTORY
-                self._stack.enter_context(Lock(path, wait=False, inherited=False, flags=flags))
-            except (BlockingIOError, FileNotFoundError):
-                return False
+        has_locks = self.files.has_locks
+        is_locked = has_locks and self.files.is_folder(name)
+        if is_locked and not self.files.lock(name, self._stack):
+            return False
         if name in self._marked:
-            return self._locks or time.time() - self._marked[name] > GRACE_SECONDS
+            return has_locks or time.time() - self._marked[name] > GRACE_SECONDS
         # A folder that is locked has no writer. Of a file, only its age tells.
-        return (is_folder and self._locks) or time.time() - _last_change(path) > GRACE_SECONDS
-
-
-def _has_locks(folder: Path) -> bool:
-    try:
-        Lock(folder / MANIFEST, shared=True, wait=False, inherited=False, flags=os.O_RDONLY).close()
-    except BlockingIOError:
-        return True
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-        return False
-    return True
+        return is_locked or time.time() - self.files.last_change(name) > GRACE_SECONDS
 
 
 def _needed(folder: Path, gone: Collection[int]) -> set[str]:
     """The parts that versions name which were not dropped, without those that are `gone`."""
     live = (each for each in version_numbers(folder) if each not in gone and not is_dropped(folder, each))
     return named_by([load_version(folder, number) for number in live])
-
-
-def _base_manifest(folder: Path) -> str:
-    return BASE_MANIFEST if has_versions(folder) else MANIFEST
-
-
-def _base_files(folder: Path) -> list[Path]:
-    """The files of the segment in the dataset's folder itself; last the one that says which they are."""
-    path = folder / _base_manifest(folder)
-    manifest = Manifest.parse(read_regular(path, MOST_BYTES), path)
-    linked = {shard.name for shard in manifest.shards if shard.link is not None}
-    files = [folder / file.name for file in manifest.files() if file.name not in linked]
-    return [*files, folder / INDEX, folder / PARTS, folder / PLAN, path]
-
-
-def _tree(path: Path) -> Iterator[os.stat_result]:
-    """The status of a file, or of a folder and all in it."""
-    with suppress(FileNotFoundError):
-        yield os.lstat(path)
-    if path.is_symlink():
-        return
-    for place, folders, files in os.walk(path):
-        for name in (*folders, *files):
-            with suppress(FileNotFoundError):
-                yield os.lstat(os.path.join(place, name))
-
-
-def _size(path: Path) -> int:
-    return sum(status.st_size for status in _tree(path) if stat.S_ISREG(status.st_mode))
-
-
-def _last_change(path: Path) -> float:
-    return max((status.st_mtime for status in _tree(path)), default=0)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        # Without it, a folder of which a part is left is no segment.
-        (path / MANIFEST).unlink(missing_ok=True)
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-    fsync_folder(path.parent)

@@ -45,6 +45,7 @@ from packtrain._readers.dataset.sides import segment_sides
 
 from .problem import Problem
 
+PLACES: Final = (SEGMENTS, LAYERS, DROPPED, SIDES)
 _PART: Final = re.compile(r"[0-9a-f]{16}(\.npy)?")
 
 
@@ -149,13 +150,20 @@ def unnamed(folder: Path, named: Collection[str]) -> list[str]:
     """The parts that lie beside those that are `named`, and are called like one."""
     found = [
         f"{place}/{entry}"
-        for place in (SEGMENTS, LAYERS, DROPPED, SIDES)
+        for place in PLACES
         if (folder / place).is_dir()
         for entry in sorted(os.listdir(folder / place))
-        # Others are somebody else's. In a staged copy the segment of the folder itself lies beside these.
-        if _PART.fullmatch(entry) or is_temporary(Path(entry))
     ]
-    return [each for each in found if each not in named]
+    return [each for each in found if each not in named and is_part(each)]
+
+
+def is_part(name: str) -> bool:
+    """True for the name of a segment, a layer or a column, as seen from the dataset's folder, or what is left of one.
+
+    All else is somebody else's. In a staged copy the segment of the folder itself lies beside these.
+    """
+    place, _, entry = name.partition("/")
+    return place in PLACES and (_PART.fullmatch(entry) is not None or is_temporary(Path(entry)))
 
 
 def orphans(folder: Path, versions: list[Version]) -> list[str]:

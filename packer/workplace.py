@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Final
 
 from packtrain._core.errors import OutputConflict, UsageError
-from packtrain._core.files import NO_LOCKS, file_errors, make_folder
+from packtrain._core.files import NO_LOCKS, file_errors, make_folder, write_file
 from packtrain._core.locks import Lock
 from packtrain._core.versions import BASE, SEGMENTS, Version, begin_versions, newest_version, publish
 from packtrain._storage.location import Location
 from packtrain._storage.remote.urls import Url, place_of
 
 from .output import Output
+from .part_files import PartFiles
 from .plan import Plan
 
 NAME_DIGITS: Final = 16
@@ -74,6 +75,17 @@ class Workplace:
         Raises:
             UsageError: They lie elsewhere; `what` needs them.
         """
+
+    def bring_versions(self) -> None:
+        """Brings documents and marks of all versions that there are by now, and pins; raises what `bring` raises."""
+
+    def part_files(self) -> PartFiles:
+        """The files of all segments, layers and columns that are there."""
+        return PartFiles(self.folder)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Writes a document."""
+        write_file(self.folder / name, [data])
 
     def name_of(self, plan: Plan) -> str:
         """The name of a new segment or layer that is packed by this plan."""

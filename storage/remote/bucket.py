@@ -92,9 +92,7 @@ class Bucket(Objects):
         tag = "" if tag.startswith("W/") else tag
         fresh = not url.writable and time.time() - changed.timestamp() < _FRESH_SECONDS
         stamp = "" if not tag or fresh else f"{meta['size']}:{tag}:{changed.isoformat()}"
-        # A microsecond is the least that a datetime holds; a floating-point number of seconds does not.
-        modified_ns = (changed - _EPOCH) // timedelta(microseconds=1) * 1000
-        return Head(int(meta["size"]), stamp, modified_ns, tag)
+        return Head(int(meta["size"]), stamp, _nanoseconds(changed), tag)
 
     @override
     def read(self, url: Url, most: int) -> bytes:
@@ -178,7 +176,7 @@ class Bucket(Objects):
                 # Some programs mark a folder by an empty object, whose key is that of the folder and a slash.
                 if name and each["path"].startswith(prefix) and name not in seen:
                     seen.add(name)
-                    yield Found(name, int(each["size"]))
+                    yield Found(name, int(each["size"]), _nanoseconds(each["last_modified"]))
 
     @override
     def write(self, url: Url, data: bytes, *, new: bool = False) -> bool:
@@ -270,6 +268,12 @@ class Bucket(Objects):
 def patient_bucket() -> Bucket:
     """A bucket for a process that is started when a store has answered."""
     return Bucket(patient=True)
+
+
+def _nanoseconds(time: datetime) -> int:
+    """A time in nanoseconds since 1970."""
+    # A microsecond is the least that a datetime holds; a floating-point number of seconds does not.
+    return (time - _EPOCH) // timedelta(microseconds=1) * 1000
 
 
 def _head(store: Any, url: Url) -> Any:

@@ -23,10 +23,12 @@ class Found(NamedTuple):
     Attributes:
         name: Its address relative to that of the folder; it may have slashes.
         bytes: Its size.
+        modified_ns: Time of its last change, in nanoseconds since 1970; 0 if nobody knows.
     """
 
     name: str
     bytes: int
+    modified_ns: int = 0
 
 
 class Head(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +25,7 @@ class MemoryObjects(Objects):
 
     Attributes:
         objects: Their content.
+        written: When objects were written, in seconds since 1970; of those that are not named, now.
         changes: How many requests have changed something, or were to.
         fault: Says what becomes of a request that writes, by its address and number: ``"kill"`` before it is carried
             out; ``"lost"``, an error after it was; ``"refused"``, an error before; ``"denied"``, no, after it was;
@@ -32,6 +34,7 @@ class MemoryObjects(Objects):
 
     def __init__(self, objects: dict[str, bytes] | None = None) -> None:
         self.objects = {} if objects is None else objects
+        self.written: dict[str, float] = {}
         self.changes = 0
         self.fault: Callable[[Url, int], str] = lambda url, number: ""
         self._dead = False
@@ -46,6 +49,14 @@ class MemoryObjects(Objects):
         """The files of the folder at an address, by their names."""
         start = f"{url}/"
         return {key.removeprefix(start): data for key, data in self.objects.items() if key.startswith(start)}
+
+    def revive(self) -> None:
+        """Lets another process ask, after one that was killed, and nothing go wrong."""
+        self.fault, self._dead = lambda url, number: "", False
+
+    def age(self, seconds: float) -> None:
+        """Lets time pass."""
+        self.written = {name: self.written.get(name, time.time()) - seconds for name in self.objects}
 
     def _found(self, url: Url) -> bytes:
         if self._dead:
@@ -82,7 +93,7 @@ class MemoryObjects(Objects):
     def list(self, url: Url) -> Iterator[Found]:
         for name, data in sorted(self.objects.items()):
             if name.startswith(f"{url}/"):
-                yield Found(name.removeprefix(f"{url}/"), len(data))
+                yield Found(name.removeprefix(f"{url}/"), len(data), int(self.written.get(name, time.time()) * 1e9))
 
     @override
     def write(self, url: Url, data: bytes, *, new: bool = False) -> bool:
@@ -91,6 +102,7 @@ class MemoryObjects(Objects):
             if new and str(url) in self.objects and fault != "ignoring":
                 return False
             self.objects[str(url)] = data
+            self.written[str(url)] = time.time()
         if fault == "lost":
             raise RemoteError(f"{url}: the server breaks off")
         return fault != "denied"

@@ -25,7 +25,6 @@ from packtrain import (
     append,
     compact,
     drop_rows,
-    drop_version,
     open_dataset,
     purge,
     relabel,
@@ -370,9 +369,9 @@ def test_two_writers_at_once(store: Server, tmp_path: Path, rounds: int) -> None
     assert not verify(copy).orphans
 
 
-@pytest.mark.parametrize("function", [compact, partial(purge, rows=[0]), partial(drop_version, versions=[1])])
+@pytest.mark.parametrize("function", [compact, partial(purge, rows=[0])])
 def test_what_cannot_be_done_at_an_address_is_refused(function: Callable[[str], object]) -> None:
-    with pytest.raises(UsageError, match=r"^s3://bucket/out: `(compact|purge|drop-version)` works in a folder. Copy"):
+    with pytest.raises(UsageError, match=r"^s3://bucket/out: `(compact|purge)` works in a folder. Copy"):
         function(str(ADDRESS))
     with pytest.raises(UsageError, match="https://host/out cannot be written to"):
         drop_rows("https://host/out", [0])

@@ -16,7 +16,7 @@ from helpers.objects.servers import BUCKET, Nginx, Server
 
 from packtrain._core.errors import NotThere, RemoteError
 from packtrain._storage.remote.client import ObjectStore
-from packtrain._storage.remote.objects import Found, Objects
+from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.service import BLOCK
 from packtrain._storage.remote.urls import Url
 
@@ -172,7 +172,9 @@ def test_a_folder_is_listed_with_all_below_it(objects: Objects, writable: Url, w
     for name in NAMES:
         writable_server.put(writable_server.key(str(writable / name)), DATA[: len(name)])
     writable_server.put(f"{writable_server.key(str(writable))}-2/other", b"in a folder whose name begins alike")
-    assert sorted(objects.list(writable)) == sorted(Found(name, len(name)) for name in NAMES)
+    found = sorted(objects.list(writable))
+    assert [each[:2] for each in found] == sorted((name, len(name)) for name in NAMES)
+    assert all(each.modified_ns == objects.head(writable / each.name).modified_ns > 0 for each in found)
     below = {name.removeprefix("deep/") for name in NAMES if name.startswith("deep/")}
     assert {found.name for found in objects.list(writable / "deep")} == below
     assert list(objects.list(writable / "plain.bin")) == []
@@ -183,7 +185,7 @@ def test_the_mark_of_an_empty_folder_is_no_object(objects: Objects, moto_server:
     moto_server.put(f"{folder.key}/", b"")
     moto_server.put(f"{folder.key}/object", b"data")
     with moto_server.in_environment():
-        assert list(objects.list(folder)) == [Found("object", 4)]
+        assert [found[:2] for found in objects.list(folder)] == [("object", 4)]
 
 
 @pytest.mark.complete

@@ -1,0 +1,175 @@
+"""Laws of removing at an address: nothing goes that a version names, and all else goes when it is a week old."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from helpers.memory_objects import KilledError, MemoryObjects
+from helpers.support import held, image_set, packed, tree
+from typing_extensions import override
+
+from packtrain import append, drop_rows, drop_version, open_dataset, verify
+from packtrain._core.document import dump_document
+from packtrain._packer import object_workplace
+from packtrain._storage.remote.objects import Found
+from packtrain._storage.remote.urls import Url
+from packtrain.errors import CorruptFile, OutputConflict, UsageError
+
+ADDRESS = Url.parse("s3://bucket/out")
+WEEK = 7 * 24 * 3600
+
+
+class Watched(MemoryObjects):
+    """Objects that others change when all of them have been listed."""
+
+    def __init__(self, objects: dict[str, bytes], listed: Callable[[], None]) -> None:
+        super().__init__(objects)
+        self._listed = listed
+
+    @override
+    def list(self, url: Url) -> Iterator[Found]:
+        yield from list(super().list(url))
+        if url == ADDRESS:
+            self._listed()
+
+
+@pytest.fixture
+def out(memory: MemoryObjects, tmp_path: Path) -> str:
+    """A dataset of four versions at an address, of which the newest one has nothing of the first one."""
+    folder = packed(image_set(tmp_path / "first", 4), tmp_path / "out", "tar")
+    append(folder, image_set(tmp_path / "second", 5))
+    drop_rows(folder, [0, 1, 2, 3])
+    drop_rows(folder, [1])
+    return memory.put(ADDRESS, tree(folder))
+
+
+def sound(memory: MemoryObjects, folder: Path) -> list[object]:
+    """The samples of the newest version at the address. All that versions name has to be there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for name, data in memory.under(ADDRESS).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    assert not verify(folder).problems
+    return list(held(open_dataset(folder)))
+
+
+def test_objects_go_a_week_after_their_version(memory: MemoryObjects, out: str, tmp_path: Path) -> None:
+    samples, before = sound(memory, tmp_path / "copy"), dict(memory.objects)
+    planned = drop_version(out, [1, 2, 3], dry_run=True)
+    assert memory.objects == before
+    memory.age(2 * WEEK)
+    report = drop_version(out, [1, 2, 3])
+    assert (planned.versions, planned.waiting) == (report.versions, report.waiting)
+    assert not report.removed and "base" in report.waiting
+    marks = {f"{ADDRESS}/versions/0000000{number}.dropped" for number in (1, 2, 3)}
+    assert memory.objects == {**before, **dict.fromkeys(marks, b"")}
+    memory.age(WEEK - 60)
+    assert not drop_version(out).removed
+    memory.age(120)
+    expected = drop_version(out, dry_run=True)
+    found = drop_version(out)
+    assert set(found.removed) == set(report.waiting) == set(expected.removed)
+    assert found.bytes == expected.bytes > 0
+    left = memory.under(ADDRESS)
+    assert {name.partition("/")[0] for name in left} == {"manifest.json", "versions", "segments", "dropped"}
+    assert sound(memory, tmp_path / "copy") == samples
+    assert not verify(tmp_path / "copy").orphans
+    assert not drop_version(out).removed
+
+
+def test_what_cannot_be_dropped_is_refused(memory: MemoryObjects, out: str, tmp_path: Path) -> None:
+    memory.age(2 * WEEK)
+    before = dict(memory.objects)
+    memory.objects[f"{ADDRESS}/pins/mine.json"] = pin = dump_document(
+        {"version": 3, "number": 1, "by": "me", "created": 7}
+    )
+    for numbers, error, message in [
+        ([1, 4], UsageError, f"{ADDRESS}: version 4 is the newest one"),
+        ([9], UsageError, "version 9 does not exist"),
+        ([1, 2], OutputConflict, rf"{ADDRESS}: version 1 is needed by me, as {ADDRESS}/pins/mine.json says"),
+    ]:
+        with pytest.raises(error, match=message):
+            drop_version(out, numbers)
+    document = f"{ADDRESS}/versions/00000002.json"
+    memory.objects[document] = memory.objects[document].replace(b'"records": 9', b'"records": 8')
+    with pytest.raises(CorruptFile, match=f"^{document} is damaged"):
+        drop_version(out, [1])
+    memory.objects[document] = before[document]
+    assert memory.objects == {**before, f"{ADDRESS}/pins/mine.json": pin}
+    plain = memory.put(ADDRESS / "plain", tree(packed(image_set(tmp_path / "plain", 1), tmp_path / "plain-out", "tar")))
+    with pytest.raises(UsageError, match=f"{plain} has no versions: it was never changed"):
+        drop_version(plain, 1)
+
+
+def test_a_version_that_is_made_while_objects_are_listed_keeps_what_it_names(
+    memory: MemoryObjects, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if what it names has been there for longer than a week, as that of a writer that was suspended."""
+    before = dict(memory.objects)
+    append(out, image_set(tmp_path / "third", 3))
+    samples, name = sound(memory, tmp_path / "copy"), f"{ADDRESS}/versions/00000005.json"
+    document = memory.objects.pop(name)
+    assert memory.objects.keys() > before.keys()
+
+    def publish() -> None:
+        memory.objects[name] = document
+
+    watched = Watched(memory.objects, publish)
+    watched.age(2 * WEEK)
+    monkeypatch.setattr(object_workplace, "ObjectStore", lambda: watched)
+    assert not drop_version(out).removed
+    assert sound(memory, tmp_path / "copy") == samples
+    # What no version names is removed.
+    del memory.objects[name]
+    monkeypatch.setattr(object_workplace, "ObjectStore", lambda: memory)
+    memory.age(2 * WEEK)
+    assert len(drop_version(out).removed) == 1
+    assert memory.objects == before
+
+
+def test_versions_that_are_made_while_objects_are_removed_lose_nothing(
+    memory: MemoryObjects, out: str, tmp_path: Path
+) -> None:
+    drop_version(out, [1, 2, 3])
+    memory.age(2 * WEEK)
+    more = image_set(tmp_path / "third", 3)
+
+    def meanwhile(url: Url, number: int) -> str:
+        memory.fault = lambda url, number: ""
+        append(out, more)
+        drop_rows(out, [0, 5])
+        return ""
+
+    memory.fault = meanwhile
+    assert "base" in drop_version(out).removed
+    assert len(sound(memory, tmp_path / "copy")) == 5
+    assert not verify(tmp_path / "copy").orphans
+
+
+@pytest.mark.campaign
+def test_stopped_before_any_request(
+    request: pytest.FixtureRequest, memory: MemoryObjects, out: str, tmp_path: Path
+) -> None:
+    samples = sound(memory, tmp_path / "copy")
+
+    def drop() -> None:
+        drop_version(out, [1, 2, 3])
+        memory.age(2 * WEEK)
+        drop_version(out)
+
+    before, memory.changes = dict(memory.objects), 0
+    drop()
+    after, requests = dict(memory.objects), memory.changes
+    everywhere = request.config.getoption("--every-point")
+    for number in range(1, requests + 1) if everywhere else {2, 4, 5, requests // 2, requests}:
+        memory.objects, memory.written, memory.changes = dict(before), {}, 0
+        memory.fault = lambda url, count, last=number: "kill" if count == last else ""  # type: ignore[misc]
+        with pytest.raises(KilledError):
+            drop()
+        memory.revive()
+        assert sound(memory, tmp_path / "copy") == samples
+        drop()
+        assert memory.objects == after
