@@ -22,8 +22,9 @@ from .paths import PATH_OR_URL
 def command(dataset: Path | str, segments_under: str, workers: int | None, dry_run: bool, as_json: bool) -> None:
     """Join small segments of DATASET that follow each other, as a new version with the same rows in the same order.
 
-    Records are copied byte for byte. Earlier versions keep their segments: `packtrain drop-version` removes them. If it
-    stops at any point, the same command continues from there.
+    DATASET is a folder or an address. Records are copied byte for byte. Earlier versions keep their segments:
+    `packtrain drop-version` removes them. If it stops at any point, the same command continues from there, or at an
+    address begins anew.
     """
     from packtrain._packer.joining import compact
     from packtrain._packer.pack_run import PackProgress

@@ -22,12 +22,13 @@ from .rows import row_numbers
 @dry_run_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
-    dataset: Path, rows: str | None, where: str | None, workers: int | None, dry_run: bool, as_json: bool
+    dataset: Path | str, rows: str | None, where: str | None, workers: int | None, dry_run: bool, as_json: bool
 ) -> None:
-    """Leave rows of DATASET out, and remove their bytes, with every version that has them.
+    """Leave rows of DATASET, a folder or an address, out, and remove their bytes, with every version that has them.
 
     Without rows, this is about those that were dropped already, or that a purge was about which was stopped. If a
     version that would go is open in a process, or another dataset needs it, the message says so, and nothing changes.
+    In an object store, `packtrain drop-version` removes the bytes, a week later.
     """
     from packtrain._packer.pack_run import PackProgress
     from packtrain._packer.purging import purge

@@ -21,22 +21,24 @@ from packtrain._core.versions import (
     Segment,
     Version,
     layer_manifest,
-    newest_version,
     require_no_links,
     segment_manifest,
 )
 from packtrain._readers.dataset.stored_rows import StoredRows
 from packtrain._readers.dataset.versioned import SegmentStore, VersionLease
+from packtrain._storage.remote.urls import place_of
 
 from .changing import ChangeReport, options_like, segment_of, would_be
 from .dataset_rows import DatasetRows, digest_of
+from .object_workplace import workplace_at
 from .options import PackOptions
 from .output import Output
 from .pack import pack_listing
 from .pack_run import PackProgress
+from .plan import Plan
 from .planning import outline_plan, plan_shards
-from .split import carried_sides
-from .workplace import Workplace, folder_of, part_name
+from .split import carried_names, carried_sides
+from .workplace import Workplace
 
 Progress = Callable[[PackProgress], None]
 
@@ -54,10 +56,10 @@ def compact(
 
     Records are copied byte for byte. Fields that were added lie in the new segment itself, and rows that were dropped
     are not in it. Earlier versions keep the segments that they name, until `packtrain.drop_version`. If a run stops for
-    any reason, the same call continues where it stopped.
+    any reason, the same call continues where it stopped, or at an address begins anew.
 
     Args:
-        dataset: The folder of the dataset.
+        dataset: The folder of the dataset, or its address in an object store.
         segments_under: How large a segment may be, in bytes or as in ``"200MiB"``, to be joined with others. Segments
             that store a field in different ways are not joined.
         num_workers: Number of worker processes, as in `packtrain.pack`.
@@ -72,22 +74,25 @@ def compact(
         OutputConflict: Another process joins the same segments, or has changed one meanwhile.
         PacktrainError: What `packtrain.pack` raises.
     """
-    folder, most = folder_of(dataset, "compact"), byte_count("segments_under", segments_under)
+    most = byte_count("segments_under", segments_under)
     workers = whole("num_workers", num_workers, 1)
     function("on_progress", on_progress)
     flag("dry_run", dry_run)
-    # One that was never changed has one segment, and stays as it is.
-    newest = newest_version(folder)
-    runs = [run for run in _runs(folder, newest, most) if len(run) > 1]
-    if not runs:
-        return ChangeReport(folder, newest.number, newest.records, dry_run=dry_run)
-    count = sum(map(len, runs))
-    change = Change("compact", f"joined {count:,} segments into {len(runs):,}")
-    return rewrite(folder, newest, runs, change, workers=workers, dry_run=dry_run, on_progress=on_progress)
+    with workplace_at(place_of("dataset", dataset)) as place:
+        # One that was never changed has one segment, and stays as it is.
+        newest = place.begin(dry_run=True)
+        place.bring_manifests(newest)
+        runs = [run for run in _runs(place.folder, newest, most) if len(run) > 1]
+        if not runs:
+            return ChangeReport(place.address, newest.number, newest.records, dry_run=dry_run)
+        place.begin(dry_run=dry_run)
+        count = sum(map(len, runs))
+        change = Change("compact", f"joined {count:,} segments into {len(runs):,}")
+        return rewrite(place, newest, runs, change, workers=workers, dry_run=dry_run, on_progress=on_progress)
 
 
 def rewrite(
-    folder: Path,
+    place: Workplace,
     newest: Version,
     runs: Sequence[Sequence[Segment]],
     change: Change,
@@ -97,26 +102,30 @@ def rewrite(
     on_progress: Progress | None,
 ) -> ChangeReport:
     """Puts a new segment in the place of each run of segments of a version that follow each other."""
+    folder = place.folder
     require_no_links(folder)
-    place = Workplace(folder)
+    place.bring_indexes(newest)
     lease = None if dry_run else VersionLease(folder, newest.number)
     try:
-        joined = [_Joined.of(folder, newest, run, lease) for run in runs]
+        joined = [_Joined.of(place, newest, run, lease) for run in runs]
         if dry_run:
             size = sum(segment_bytes(folder, each) * each.rows // max(1, each.records) for run in runs for each in run)
-            paths = (f"{SEGMENTS}/{each.name}" for each in joined)
+            paths = [f"{SEGMENTS}/{place.expected_name(each.plan)}" for each in joined]
+            paths += carried_names(newest, len(runs))
             return replace(would_be(place, newest, newest.records, *paths, bytes=size), joined=sum(map(len, runs)))
         with ExitStack() as stack:
             made = list[tuple[Sequence[Segment], Segment]]()
             for run, each in zip(runs, joined, strict=True):
+                name = place.name_of(each.plan)
                 # It belongs to this process until the version names it.
-                output = stack.enter_context(place.writing(f"{SEGMENTS}/{each.name}"))
-                made.append((run, each.packed(output, workers, on_progress)))
-            version = place.publish(partial(_with_others, folder, made, change))
+                output = stack.enter_context(place.writing(f"{SEGMENTS}/{name}"))
+                with place.shards(run):
+                    made.append((run, each.packed(output, name, workers, on_progress)))
+            version = place.publish(partial(_with_others, place, made, change))
     finally:
         if lease is not None:
             lease.close()
-    return ChangeReport(folder, version.number, version.records, joined=sum(map(len, runs)))
+    return ChangeReport(place.address, version.number, version.records, joined=sum(map(len, runs)))
 
 
 def segment_bytes(folder: Path, segment: Segment) -> int:
@@ -146,7 +155,7 @@ def _way(field: FieldInfo) -> object:
 
 
 def _with_others(
-    folder: Path, made: Sequence[tuple[Sequence[Segment], Segment]], change: Change, newest: Version
+    place: Workplace, made: Sequence[tuple[Sequence[Segment], Segment]], change: Change, newest: Version
 ) -> Version:
     """The version that follows `newest`, with a new segment in the place of each of these runs."""
     segments = list(newest.segments)
@@ -154,13 +163,15 @@ def _with_others(
         start = segments.index(run[0]) if run[0] in segments else 0
         if segments[start : start + len(run)] != list(run):
             raise OutputConflict(
-                f"{folder}: somebody else has just changed what is joined, in version {newest.number} or before "
+                f"{place.address}: somebody else has just changed what is joined, in version {newest.number} or before "
                 f"(segment {run[0].name}). Run the command again"
             )
         segments[start : start + len(run)] = [new]
     version = newest.after(change, segments)
-    merged = MergedSchema.of(part_schemas(folder, version))
-    split = carried_sides(folder, newest, made)
+    # What another writer has appended meanwhile as well.
+    place.bring_manifests(newest)
+    merged = MergedSchema.of(part_schemas(place.folder, version))
+    split = carried_sides(place.folder, newest, made)
     return replace(version, fields=merged.fields, labels=merged.labels, classes=merged.classes, split=split)
 
 
@@ -169,28 +180,31 @@ class _Joined:
     """A segment that is to be made of others.
 
     Attributes:
-        name: Its name, which follows from what it is made of.
+        plan: How it is packed, which follows from what it is made of.
         rows: What it is to hold.
-        options: How.
+        options: The options for that.
     """
 
-    name: str
+    plan: Plan
     rows: DatasetRows
     options: PackOptions
 
     @classmethod
-    def of(cls, folder: Path, version: Version, run: Sequence[Segment], lease: VersionLease | None) -> Self:
+    def of(cls, place: Workplace, version: Version, run: Sequence[Segment], lease: VersionLease | None) -> Self:
         """The segment that takes the place of these of a version."""
+        folder = place.folder
         if any(segment_manifest(folder, segment).base is not None for segment in run):
-            raise UsageError(f"{folder} holds an index of shards that lie elsewhere, and cannot be written again")
+            raise UsageError(
+                f"{place.address} holds an index of shards that lie elsewhere, and cannot be written again"
+            )
         schema = MergedSchema.of([part_schema(folder, segment) for segment in run]).schema
         stores = [SegmentStore(folder, schema, segment, lease, "pread", True) for segment in run]
         stored = StoredRows.of_segments(folder, run, stores)
         rows = DatasetRows(stored, schema, digest_of(run))
-        options = replace(options_like(Workplace(folder), version), store=None)
-        return cls(part_name(plan_shards(outline_plan(rows, options), rows)), rows, options)
+        options = replace(options_like(place, version), store=None)
+        return cls(plan_shards(outline_plan(rows, options), rows), rows, options)
 
-    def packed(self, output: Output, workers: int, on_progress: Progress | None) -> Segment:
+    def packed(self, output: Output, name: str, workers: int, on_progress: Progress | None) -> Segment:
         """Packs it."""
         pack_listing(self.rows, output, self.options, num_workers=workers, max_rejects=0, on_progress=on_progress)
-        return segment_of(output.folder, self.name)
+        return segment_of(output.folder, name)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -38,6 +38,7 @@ from packtrain._core.versions import (
     MARK,
     MOST_VERSION_BYTES,
     PINS,
+    Segment,
     Version,
     has_versions,
     layer_manifest,
@@ -160,10 +161,15 @@ class ObjectWorkplace(Workplace):
         self.bring_manifests(version)
         names = list[str]()
         for segment in version.segments:
-            names += _index_files(segment_place(segment.name), segment_manifest(self.folder, segment))
-            for layer in segment.layers:
-                names += _index_files(f"{LAYERS}/{layer.name}/", layer_manifest(self.folder, segment, layer))
+            for place, manifest in self._parts(segment):
+                names += (f"{place}{INDEX}/{column.name}.npy" for column in manifest.columns)
         self.bring(names)
+
+    def _parts(self, segment: Segment) -> Iterator[tuple[str, Manifest]]:
+        """The manifests of a segment and of its layers, and the beginnings of the names of their files."""
+        yield segment_place(segment.name), segment_manifest(self.folder, segment)
+        for layer in segment.layers:
+            yield f"{LAYERS}/{layer.name}/", layer_manifest(self.folder, segment, layer)
 
     def _manifest_of(self, segment: str) -> str:
         if segment == BASE and has_versions(self.folder):
@@ -182,6 +188,18 @@ class ObjectWorkplace(Workplace):
             yield path
         finally:
             path.unlink(missing_ok=True)
+
+    @override
+    @contextmanager
+    def shards(self, segments: Sequence[Segment]) -> Iterator[None]:
+        parts = [part for segment in segments for part in self._parts(segment)]
+        names = [f"{place}{shard.name}" for place, manifest in parts for shard in manifest.shards]
+        try:
+            self.bring(names)
+            yield
+        finally:
+            for name in names:
+                (self.folder / name).unlink(missing_ok=True)
 
     @override
     def require_shards(self, what: str) -> None:
@@ -269,10 +287,6 @@ class ObjectWorkplace(Workplace):
                 "`If-None-Match: *`), so two writers could lose each other's versions. Nothing was changed. Stage the "
                 "dataset, change the copy, and upload that, or use another store"
             )
-
-
-def _index_files(place: str, manifest: Manifest) -> list[str]:
-    return [f"{place}{INDEX}/{column.name}.npy" for column in manifest.columns]
 
 
 @contextmanager

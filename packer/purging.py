@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from packtrain._core.arguments import checks_names, flag, function, whole
 from packtrain._core.errors import OutputConflict, UsageError
@@ -22,12 +23,15 @@ from packtrain._core.versions import (
     load_version,
     version_numbers,
 )
+from packtrain._storage.remote.urls import place_of
 
 from .changing import ChangeReport, by_segment, chosen_rows, without_rows, would_be
 from .joining import Progress, rewrite, segment_bytes
-from .removing import drop_version, removal_before, sole_user
+from .object_workplace import workplace_at
+from .removing import drop_versions, removal_before, sole_user
+from .split import carried_names
 from .version_check import named_by
-from .workplace import Workplace, folder_of
+from .workplace import Workplace
 
 
 @checks_names()
@@ -40,13 +44,14 @@ def purge(
     dry_run: bool = False,
     on_progress: Progress | None = None,
 ) -> ChangeReport:
-    """Leaves rows out, and removes their bytes from the folder of the dataset, with every version that has them.
+    """Leaves rows out, and removes their bytes from where the dataset lies, with every version that has them.
 
     The rows are dropped in a new version; the segments that have dropped rows are written again without them, in
     another one; and all versions are dropped that name a segment which this one does not name. Copies elsewhere stay.
+    Where there are no locks, as in an object store, files go a week later, by `packtrain.drop_version`.
 
     Args:
-        dataset: The folder of the dataset.
+        dataset: The folder of the dataset, or its address in an object store.
         rows: Rows of the newest version. With neither `rows` nor `where`, the rows that were dropped already, or that
             a call was about which was stopped.
         where: In place of rows, a condition that holds for them, as `ImageDataset.where` takes it.
@@ -60,66 +65,89 @@ def purge(
             says who. Nothing was changed then, unless it says so.
         PacktrainError: What `packtrain.pack` raises.
     """
-    folder, workers = folder_of(dataset, "purge"), whole("num_workers", num_workers, 1)
+    workers = whole("num_workers", num_workers, 1)
     function("on_progress", on_progress)
-    place = Workplace(folder)
-    newest = place.begin(dry_run=flag("dry_run", dry_run))
-    named = rows is not None or where is not None
-    numbers = chosen_rows(place, newest, rows, where) if named else np.empty(0, np.int64)
-    chosen = dict(by_segment(place, newest, numbers))
+    flag("dry_run", dry_run)
+    with workplace_at(place_of("dataset", dataset)) as place:
+        newest = place.begin(dry_run=dry_run)
+        place.bring_manifests(newest)
+        named = rows is not None or where is not None
+        numbers = chosen_rows(place, newest, rows, where) if named else np.empty(0, np.int64)
+        chosen = dict(by_segment(place, newest, numbers))
+        return _purged(place, newest, chosen, len(numbers), workers, on_progress, dry_run=dry_run)
+
+
+def _purged(
+    place: Workplace,
+    newest: Version,
+    chosen: dict[str, npt.NDArray[np.int64]],
+    count: int,
+    workers: int,
+    on_progress: Progress | None,
+    *,
+    dry_run: bool,
+) -> ChangeReport:
+    """Does it, with `count` rows, by their segments."""
     affected = [each for each in newest.segments if each.dropped is not None or each.name in chosen]
     kept = [each for each in newest.segments if each not in affected]
-    old = _versions_beyond(folder, {each.name for each in kept}) if has_versions(folder) else [1]
+    old = [1]
+    if has_versions(place.folder):
+        place.bring_versions()
+        old = _versions_beyond(place.folder, newest.number, {each.name for each in kept})
     if not affected and not old:
-        raise UsageError(f"{folder}: there is nothing to remove: say which rows, by `rows` or `where`")
-    if has_versions(folder):
+        raise UsageError(f"{place.address}: there is nothing to remove: say which rows, by `rows` or `where`")
+    if has_versions(place.folder):
         with sole_user(place, old):
             pass
     left = [each for each in affected if each.rows > len(chosen.get(each.name, ()))]
     # Before anything is written: it may be refused.
     again = Change("purge", f"wrote {len(left):,} segments again")
-    rewrite(folder, newest, [[each] for each in left], again, workers=workers, dry_run=True, on_progress=None)
+    rewrite(place, newest, [[each] for each in left], again, workers=workers, dry_run=True, on_progress=None)
     if dry_run:
         report = would_be(
             place,
             newest,
-            newest.records - len(numbers),
+            newest.records - count,
             *[f"{DROPPED}/*.npy" for each in left if each.name in chosen],
             *[f"{SEGMENTS}/*"] * len(left),
-            dropped=len(numbers),
-            bytes=sum(segment_bytes(folder, each) for each in left),
+            *carried_names(newest, len(left)),
+            dropped=count,
+            bytes=sum(segment_bytes(place.folder, each) for each in left),
             versions=bool(chosen) + bool(left),
         )
         return replace(report, removal=removal_before(place, old, named_by([replace(newest, segments=tuple(kept))])))
     if chosen:
-        change = Change("drop-rows", f"dropped {len(numbers):,} rows")
+        change = Change("drop-rows", f"dropped {count:,} rows")
         place.publish(partial(without_rows, place, chosen, change))
     try:
-        return _finished(folder, workers, on_progress, len(numbers))
+        return _finished(place, workers, on_progress, count)
     except OutputConflict as error:
         if not chosen:
             raise
         raise OutputConflict(
-            f"{error}: `packtrain purge {folder}`, without rows. They are dropped, but their bytes are still there"
+            f"{error}: `packtrain purge {place.address}`, without rows. They are dropped, but their bytes are still "
+            "there"
         ) from error
 
 
-def _finished(folder: Path, workers: int, on_progress: Progress | None, dropped: int) -> ChangeReport:
+def _finished(place: Workplace, workers: int, on_progress: Progress | None, dropped: int) -> ChangeReport:
     """Removes the bytes of the rows that were dropped."""
-    newest = load_version(folder)
+    newest = place.begin(dry_run=True)
     affected = [[each] for each in newest.segments if each.dropped is not None]
     if affected:
         gone = sum(each.records - each.rows for (each,) in affected)
         change = Change("purge", f"wrote {len(affected):,} segments again without {gone:,} rows")
-        rewrite(folder, newest, affected, change, workers=workers, dry_run=False, on_progress=on_progress)
-    newest = load_version(folder)
-    removal = drop_version(folder, _versions_beyond(folder, {each.name for each in newest.segments}))
-    return ChangeReport(folder, newest.number, newest.records, dropped=dropped, removal=removal)
+        rewrite(place, newest, affected, change, workers=workers, dry_run=False, on_progress=on_progress)
+    newest = place.begin(dry_run=True)
+    place.bring_versions()
+    old = _versions_beyond(place.folder, newest.number, {each.name for each in newest.segments})
+    removal = drop_versions(place, old, dry_run=False)
+    return ChangeReport(place.address, newest.number, newest.records, dropped=dropped, removal=removal)
 
 
-def _versions_beyond(folder: Path, names: Collection[str]) -> list[int]:
-    """The numbers of the versions that name another segment than these."""
-    numbers = (number for number in version_numbers(folder) if not is_dropped(folder, number))
+def _versions_beyond(folder: Path, last: int, names: Collection[str]) -> list[int]:
+    """The numbers of the versions up to this one that name another segment than these."""
+    numbers = (number for number in version_numbers(folder) if number <= last and not is_dropped(folder, number))
     return [each.number for each in (load_version(folder, number) for number in numbers) if _is_beyond(each, names)]
 
 

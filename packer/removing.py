@@ -16,6 +16,7 @@ from packtrain._core.errors import DatasetError, OutputConflict, UsageError
 from packtrain._core.files import NO_LOCKS, file_errors
 from packtrain._core.locks import Lock, lock_holders
 from packtrain._core.versions import (
+    BASE,
     has_versions,
     is_dropped,
     load_version,
@@ -198,6 +199,8 @@ class _Unneeded:
         for number in version_numbers(folder):
             if number in gone or is_dropped(folder, number):
                 self._note_mark(number, time.time() if number in gone else None)
+        if gone and not has_versions(folder):
+            self._marked[BASE] = time.time()
         named = _needed(folder, gone)
         names = [name for name in files.names() if name not in named]
         self.free = [name for name in names if self._is_free(name)]

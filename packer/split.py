@@ -266,6 +266,11 @@ def _with_sides(place: Workplace, wanted: _Wanted, note: Callable[[_Found], None
     return replace(changed, split=replace(found.split, rows=(*kept, *written)))
 
 
+def carried_names(before: Version, count: int) -> list[str]:
+    """The names of what `carried_sides` would write for so many new segments; ``*`` stands for what is drawn."""
+    return [] if before.split is None else [f"{SIDES}/*.npy"] * count
+
+
 def carried_sides(folder: Path, before: Version, made: Iterable[tuple[Sequence[Segment], Segment]]) -> Split | None:
     """The split of a version in which new segments take the place of others: rows stay on their sides."""
     if (split := before.split) is None:

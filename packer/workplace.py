@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from packtrain._core.errors import OutputConflict, UsageError
+from packtrain._core.errors import OutputConflict
 from packtrain._core.files import NO_LOCKS, file_errors, make_folder, write_file
 from packtrain._core.locks import Lock
-from packtrain._core.versions import BASE, SEGMENTS, Version, begin_versions, newest_version, publish
+from packtrain._core.versions import BASE, SEGMENTS, Segment, Version, begin_versions, newest_version, publish
 from packtrain._storage.location import Location
-from packtrain._storage.remote.urls import Url, place_of
 
 from .output import Output
 from .part_files import PartFiles
@@ -68,6 +67,15 @@ class Workplace:
     def file(self, name: str) -> Iterator[Path]:
         """Gives a file of the dataset on this machine, as long as the block takes; raises what `bring` raises."""
         yield self.folder / name
+
+    @contextmanager
+    def shards(self, segments: Sequence[Segment]) -> Iterator[None]:
+        """Has the shards of segments and of their layers in `folder`, as long as the block takes.
+
+        Raises:
+            CorruptFile: One is not there.
+        """
+        yield
 
     def require_shards(self, what: str) -> None:
         """Makes sure that records can be read.
@@ -125,22 +133,6 @@ class Workplace:
         """
         with file_errors(self.folder):
             return publish(self.folder, change)
-
-
-def folder_of(dataset: str | os.PathLike[str], command: str) -> Path:
-    """The folder of a dataset that a command changes, which it cannot do at an address.
-
-    Raises:
-        UsageError: It is an address.
-    """
-    place = place_of("dataset", dataset)
-    if isinstance(place, Url):
-        raise UsageError(
-            f"{place}: `{command}` works in a folder. Copy the whole dataset to a disk with the store's own programs, "
-            f"as `aws s3 sync`, run `packtrain {command}` there, and copy it back while nobody changes it at the "
-            "address"
-        )
-    return place
 
 
 def part_name(plan: Plan) -> str:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from helpers.memory_objects import MemoryObjects
+from helpers.support import tree
 
+from packtrain import drop_version
 from packtrain._packer import merge_output, object_workplace
+from packtrain._storage.remote.urls import Url
+
+WEEK = 7 * 24 * 3600
 
 
 @pytest.fixture
@@ -21,3 +27,57 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryOb
         monkeypatch.setattr(module, "ObjectStore", lambda: objects)
     yield objects
     assert not list((tmp_path / "spools").iterdir())
+
+
+class Place:
+    """A folder, in which a dataset stays where it is."""
+
+    workers = 2
+
+    def put(self, folder: Path) -> Path | str:
+        """Puts a dataset of this machine there, and returns its place."""
+        return folder
+
+    def files(self, place: Path | str) -> dict[str, bytes]:
+        """The files of the dataset that are there."""
+        return tree(Path(place))
+
+    def here(self, folder: Path) -> Path:
+        """The folder again, with what is there by now."""
+        return folder
+
+    def settle(self, place: Path | str) -> None:
+        """Lets go what was to be removed."""
+
+
+class Address(Place):
+    """An address in a store in memory."""
+
+    workers = 1
+
+    def __init__(self, memory: MemoryObjects) -> None:
+        self._memory = memory
+        self._url = Url.parse("s3://bucket/place")
+
+    def put(self, folder: Path) -> str:
+        return self._memory.put(self._url, tree(folder))
+
+    def files(self, place: Path | str) -> dict[str, bytes]:
+        return self._memory.under(self._url)
+
+    def here(self, folder: Path) -> Path:
+        shutil.rmtree(folder)
+        for name, data in self._memory.under(self._url).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+        return folder
+
+    def settle(self, place: Path | str) -> None:
+        self._memory.age(WEEK + 60)
+        drop_version(place)
+
+
+@pytest.fixture(params=["folder", "address"])
+def place(request: pytest.FixtureRequest) -> Place:
+    """A place where a dataset is to be changed."""
+    return Place() if request.param == "folder" else Address(request.getfixturevalue("memory"))

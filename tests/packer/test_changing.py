@@ -39,6 +39,8 @@ from packtrain._readers.dataset.summary import summarise
 from packtrain.errors import CorruptFile, ListError, OutputConflict, UnsupportedVersion, UsageError
 from packtrain.transforms import CenterCrop
 
+from .conftest import Place
+
 Sample = tuple[bytes, int]
 
 
@@ -81,11 +83,14 @@ def changed(images: Images, tmp_path: Path) -> tuple[Path, list[Sample]]:
     return out, [sample for row, sample in enumerate(samples) if row not in dropped]
 
 
-def change(function: Callable[..., ChangeReport], out: Path, *arguments: Any, **options: Any) -> ChangeReport:
+def change(
+    function: Callable[..., ChangeReport], out: Path | str, *arguments: Any, place: Place | None = None, **options: Any
+) -> ChangeReport:
     """Changes a dataset, after a dry run that has to say what will be, and to write nothing."""
-    before = tree(out)
+    place = place or Place()
+    before = place.files(out)
     planned = function(out, *arguments, **options, dry_run=True)
-    assert tree(out) == before, "a dry run has written something"
+    assert place.files(out) == before, "a dry run has written something"
     report = function(out, *arguments, **options)
     assert replace(planned, dry_run=False, written=(), bytes=0, removal=None) == replace(
         report, packed=None, removal=None
@@ -93,7 +98,7 @@ def change(function: Callable[..., ChangeReport], out: Path, *arguments: Any, **
     if planned.removal is not None and report.removal is not None:
         assert set(planned.removal.versions) <= set(report.removal.versions)
         assert set(planned.removal.removed) <= set(report.removal.removed)
-    for path in {path for path in tree(out) if path not in before and not path.endswith(".dropped")}:
+    for path in {path for path in place.files(out) if path not in before and not path.endswith(".dropped")}:
         assert any(path.startswith(each.partition("*")[0]) for each in planned.written), path
     return report
 
@@ -431,7 +436,7 @@ FIELDS = ("image", "caption", "box")
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_what_is_joined_stays_byte_for_byte(images: Images, tmp_path: Path, format: str) -> None:
+def test_what_is_joined_stays_byte_for_byte(images: Images, tmp_path: Path, place: Place, format: str) -> None:
     """With fields that some rows or segments are without, in any container, and with shards of several sizes."""
     out = packed(images.listed(6)[0], tmp_path / "out", format, shard_size=900)
     append(out, images.listed(5)[0])
@@ -440,7 +445,8 @@ def test_what_is_joined_stays_byte_for_byte(images: Images, tmp_path: Path, form
     append(out, images.listed(2)[0])
     drop_rows(out, [0, 7, 11])
     before, schema = content(out), open_dataset(out).schema
-    change(compact, out, num_workers=2)
+    change(compact, place.put(out), place=place, num_workers=place.workers)
+    place.here(out)
     assert content(out) == before
     assert open_dataset(out).schema.names == schema.names
     assert open_dataset(out).schema.classes == schema.classes
@@ -455,7 +461,7 @@ def test_what_is_joined_stays_byte_for_byte(images: Images, tmp_path: Path, form
     assert content(out)[:-2] == before
 
 
-def test_nothing_of_a_purged_row_is_left(images: Images, tmp_path: Path) -> None:
+def test_nothing_of_a_purged_row_is_left(images: Images, tmp_path: Path, place: Place) -> None:
     """Neither record, path nor caption, wherever the row was: in a layer, an old segment, or dropped before."""
     out = packed(images.listed(4)[0], tmp_path / "out", "tar")
     append(out, images.listed(4)[0])
@@ -473,7 +479,10 @@ def test_nothing_of_a_purged_row_is_left(images: Images, tmp_path: Path) -> None
         purge(out, [1])
     assert tree(out) == before
     del dataset
-    report = purge(out, [1])
+    there = place.put(out)
+    report = change(purge, there, [1], place=place)
+    place.settle(there)
+    place.here(out)
     assert (report.version, report.records, report.dropped) == (8, 7, 1)
     now = tree(out)
     for row in (1, 6):
@@ -485,8 +494,8 @@ def test_nothing_of_a_purged_row_is_left(images: Images, tmp_path: Path) -> None
     assert [left.filename(row) for row in range(7)] == [f"{row}.jpg" for row in rows]
     assert [left[row].caption for row in range(7)] == [secret.get(row) for row in rows]
     assert not verify(out).problems
-    with pytest.raises(UsageError, match="there is nothing to remove: say which rows"):
-        purge(out)
+    with pytest.raises(UsageError, match=f"^{there}: there is nothing to remove: say which rows"):
+        purge(there)
 
 
 def test_segments_that_are_large_or_stored_otherwise_are_not_joined(images: Images, tmp_path: Path) -> None:

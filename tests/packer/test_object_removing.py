@@ -1,4 +1,7 @@
-"""Laws of removing at an address: nothing goes that a version names, and all else goes when it is a week old."""
+"""Laws of removing and writing again at an address, whatever others do meanwhile, and wherever it stops.
+
+Nothing goes that a version names, and all else goes when it is a week old.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,14 @@ from helpers.memory_objects import KilledError, MemoryObjects
 from helpers.support import held, image_set, packed, tree
 from typing_extensions import override
 
-from packtrain import append, drop_rows, drop_version, open_dataset, verify
+from packtrain import append, compact, drop_rows, drop_version, open_dataset, purge, verify
 from packtrain._core.document import dump_document
 from packtrain._packer import object_workplace
 from packtrain._storage.remote.objects import Found
 from packtrain._storage.remote.urls import Url
 from packtrain.errors import CorruptFile, OutputConflict, UsageError
+
+from .test_object_changes import listed
 
 ADDRESS = Url.parse("s3://bucket/out")
 WEEK = 7 * 24 * 3600
@@ -173,3 +178,105 @@ def test_stopped_before_any_request(
         assert sound(memory, tmp_path / "copy") == samples
         drop()
         assert memory.objects == after
+
+
+@pytest.fixture
+def three(memory: MemoryObjects, tmp_path: Path) -> str:
+    """A dataset of three segments at an address, two of which have dropped rows."""
+    folder = packed(listed(tmp_path, 10, 4), tmp_path / "three", "tar")
+    append(folder, listed(tmp_path, 20, 3))
+    append(folder, listed(tmp_path, 30, 2))
+    drop_rows(folder, [0, 5])
+    return memory.put(ADDRESS, tree(folder))
+
+
+def of_version(number: int, then: Callable[[], object]) -> Callable[[Url, int], str]:
+    """Does something, once, before the request that makes a version."""
+    done = list[int]()
+
+    def fault(url: Url, count: int) -> str:
+        if url.name == f"{number:08d}.json" and not done:
+            done.append(count)
+            then()
+        return ""
+
+    return fault
+
+
+@pytest.mark.parametrize("rewritten", [compact, purge])
+def test_what_others_append_meanwhile_is_there(
+    memory: MemoryObjects, three: str, tmp_path: Path, rewritten: Callable[[str], object]
+) -> None:
+    samples = sound(memory, tmp_path / "copy")
+    more = listed(tmp_path, 40, 3)
+    memory.fault = of_version(5, lambda: append(three, more))
+    rewritten(three)
+    assert sound(memory, tmp_path / "copy")[: len(samples)] == samples
+    assert len(open_dataset(tmp_path / "copy")) == len(samples) + 3
+    # And the other way round.
+    samples = sound(memory, tmp_path / "copy")
+    memory.fault = of_version(7, lambda: compact(three))
+    append(three, listed(tmp_path, 50, 2))
+    assert sound(memory, tmp_path / "copy")[: len(samples)] == samples
+    assert len(open_dataset(tmp_path / "copy")) == len(samples) + 2
+
+
+def test_what_others_change_meanwhile_is_not_joined(memory: MemoryObjects, three: str, tmp_path: Path) -> None:
+    memory.fault = of_version(5, lambda: drop_rows(three, [1]))
+    with pytest.raises(
+        OutputConflict, match=f"^{ADDRESS}: somebody else has just changed what is joined, in version 5"
+    ):
+        compact(three)
+    assert len(sound(memory, tmp_path / "copy")) == 6
+    memory.fault = of_version(6, lambda: compact(three))
+    with pytest.raises(OutputConflict, match="somebody else has just changed what is joined, in version 6"):
+        compact(three)
+    assert len(sound(memory, tmp_path / "copy")) == 6
+    # What was written in vain goes.
+    memory.age(2 * WEEK)
+    drop_version(three)
+    sound(memory, tmp_path / "copy")
+    assert not verify(tmp_path / "copy").orphans
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", ["compact", "purge"])
+def test_rewriting_stopped_before_any_request(
+    request: pytest.FixtureRequest, memory: MemoryObjects, three: str, tmp_path: Path, name: str
+) -> None:
+    """The rows are the old or the new ones, all that versions name is there, and the same command finishes it."""
+    old = sound(memory, tmp_path / "copy")
+    dataset = open_dataset(tmp_path / "copy")
+    gone = [bytes(dataset.record(1)), dataset.filename(1).encode()]
+    del dataset
+
+    def run() -> None:
+        compact(three) if name == "compact" else purge(three, [1])
+
+    before, memory.changes = dict(memory.objects), 0
+    run()
+    new, requests = sound(memory, tmp_path / "copy"), memory.changes
+    everywhere = request.config.getoption("--every-point")
+    for number in range(1, requests + 1) if everywhere else {1, requests // 2, requests - 1, requests}:
+        memory.objects, memory.written, memory.changes = dict(before), {}, 0
+        memory.fault = lambda url, count, last=number: "kill" if count == last else ""  # type: ignore[misc]
+        with pytest.raises(KilledError):
+            run()
+        memory.revive()
+        found = sound(memory, tmp_path / "copy")
+        assert found in (old, new)
+        if found == old:
+            run()
+        elif name == "purge" and not all(mark in memory.under(ADDRESS) for mark in MARKS):
+            purge(three)
+        assert sound(memory, tmp_path / "copy") == new
+        memory.age(2 * WEEK)
+        drop_version(three)
+        assert sound(memory, tmp_path / "copy") == new
+        assert not verify(tmp_path / "copy").orphans
+        if name == "purge":
+            left = memory.under(ADDRESS)
+            assert not [file for file, data in left.items() for part in gone if part in data]
+
+
+MARKS = [f"versions/{number:08d}.dropped" for number in range(1, 6)]
