@@ -103,13 +103,14 @@ def relabel(
                 require_plain_names(place, newest, listed)
             by_name = flag("label_names", label_names or False)
             wanted = wanted.by(listed, _read(listed, newest, known, key, label, by_name))
-        newest = place.begin(dry_run=dry_run)
         found = wanted.layers(newest)
         if not found.layers:
             return ChangeReport(place.address, newest.number, newest.records, dry_run=dry_run)
         if dry_run:
             paths = (f"{LAYERS}/{place.expected_name(layer.plan)}" for layer in found.layers.values())
             return replace(would_be(place, newest, newest.records, *paths), relabelled=found.rows)
+        # Only now: where nothing changes, a packed dataset stays as it is.
+        place.begin()
         made = [(newest, found)]
         with ExitStack() as stack:
             version = place.publish(partial(_with_labels, wanted, made, stack))
