@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from functools import partial
@@ -316,11 +317,14 @@ def _classes(
 
 def _hashes(store: RecordStore, key: str, kept: Any, seed: int, number: int) -> Hashes:
     """The hash of the key of each row of a segment that is kept."""
-    store.index.check_all()
-    offsets, texts = store.index["path_offsets"], store.index["path_bytes"]
     if key == _PATH:
-        of_all: Hashes = key_hashes(offsets, texts, seed, number)[kept]
+        # Both take about as long, and what is hashed of a damaged index is thrown away.
+        with ThreadPoolExecutor(1) as pool:
+            hashed = pool.submit(key_hashes, store.index["path_offsets"], store.index["path_bytes"], seed, number)
+            store.index.check_all()
+        of_all: Hashes = hashed.result()[kept]
         return of_all
+    store.index.check_all()
     rows = np.arange(len(store))[kept].tolist()
     found = _found(store, key.removeprefix(_REGEX), rows) if key.startswith(_REGEX) else _values(store, key, rows)
     contents = list(found)
