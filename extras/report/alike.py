@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from .hashing import SIDE, VIEWS, WHOLE, Greys, hashes, thumbs
+from .hashing import SIDE, VIEWS, Greys, View, hashes, thumbs
 
 Numbers = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
@@ -65,16 +66,15 @@ def _groups_of_different(greys: Greys, on_view: Callable[[int, int], None]) -> t
     groups = np.arange(len(greys))
     whole, whole_thumbs = hashes(greys), thumbs(greys)
     bits: int | None = _bits(_REACHES[0])
-    for number, view in enumerate(VIEWS, 1):
+    for number, (views, view_thumbs) in enumerate(_all_views(greys), 1):
         on_view(number, len(VIEWS))
-        views, reach = hashes(greys, view), None
+        reach = None
         for reach in _REACHES:
             if _candidates(views, whole, reach) <= _MOST_CANDIDATES:
                 break
         else:
             return groups, None
         bits = min(bits or 0, _bits(reach))
-        view_thumbs = whole_thumbs if view == WHOLE else thumbs(greys, view)
         for one, other in _close(views, whole, reach):
             # Those that are in one group already need not be compared.
             new = groups[one] != groups[other]
@@ -82,6 +82,22 @@ def _groups_of_different(greys: Greys, on_view: Callable[[int, int], None]) -> t
             alike = np.einsum("ij,ij->i", view_thumbs[one], whole_thumbs[other]) >= CORRELATION
             groups = _joined(groups, one[alike], other[alike])
     return groups, bits
+
+
+def _all_views(greys: Greys) -> Iterator[tuple[Hashes, npt.NDArray[np.float32]]]:
+    """Yield the hashes and thumbs of each view; a thread makes those of the next one meanwhile."""
+    with ThreadPoolExecutor(1) as pool:
+        upcoming = None
+        for view in VIEWS:
+            now, upcoming = upcoming, pool.submit(_seen_as, greys, view)
+            if now is not None:
+                yield now.result()
+        assert upcoming is not None, "there are views"
+        yield upcoming.result()
+
+
+def _seen_as(greys: Greys, view: View) -> tuple[Hashes, npt.NDArray[np.float32]]:
+    return hashes(greys, view), thumbs(greys, view)
 
 
 def _bits(reach: int) -> int:

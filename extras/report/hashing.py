@@ -100,8 +100,7 @@ def _seen(greys: Greys, view: View, into: npt.NDArray[T]) -> npt.NDArray[T]:
         )
     found = np.empty((len(greys), len(into), len(into)), into.dtype)
     for start in range(0, len(greys), _AT_ONCE):
-        rows = greys[start : start + _AT_ONCE].astype(into.dtype).reshape(-1, SIDE)
-        found[start : start + _AT_ONCE] = down @ (rows @ across.T).reshape(-1, SIDE, len(into))
+        found[start : start + _AT_ONCE] = down @ greys[start : start + _AT_ONCE].astype(into.dtype) @ across.T
     return found
 
 
