@@ -3,7 +3,8 @@
    Most of the time to decode a JPEG goes into entropy decoding. libjpeg-turbo leaves its fast path when an image has
    restart markers (jdhuff.c, decode_mcu), and every cut has them. This decoder looks up the code, run and value of one
    or two coefficients in one step (as the fast_ac of stb_image does), and loads eight bytes at a time unless one is
-   0xff.
+   0xff. Where an image is decoded to an eighth, only the first coefficient of most blocks counts, and the others are
+   passed over, several in one step.
 
    libjpeg has no interface for this. It calls its decoder through the first pointers of a structure that its public
    headers only declare. We replace them only if they point into libjpeg. */
@@ -54,6 +55,20 @@ typedef struct {
     unsigned char values[256];
 } Table;
 
+/* Bits of an index into a table for passing over coefficients. Their values need not be among them. */
+#define SKIP_INDEX 11
+
+/* An entry of such a table: how many bits several coefficients take and the first one alone, the distance of the last
+   one from the one before the first, and that of the first. 0 for a code that is longer than the index. */
+typedef uint32_t Skip;
+#define SKIP_BITS(skip) ((int)((skip)&63))
+#define SKIP_FIRST_BITS(skip) ((int)((skip) >> 6 & 31))
+#define SKIP_STEP(skip) ((int)((skip) >> 11 & 255))
+#define SKIP_FIRST_STEP(skip) ((int)((skip) >> 19 & 31))
+#define SKIP_CODE(skip) ((int)((skip) >> 24 & 31)) /* length of the first code */
+#define SKIP_IS_LAST ((Skip)1 << 29)               /* the last of them is the end of the block */
+#define SKIP_IS_FALSE ((Skip)1 << 30)              /* a symbol that there must not be */
+
 struct HuffmanDecoder {
     uint64_t bits; /* the next `count` bits, from the top */
     int count, invented;
@@ -66,7 +81,9 @@ struct HuffmanDecoder {
     int wanted;     /* MCUs at the left of each row whose coefficients are wanted */
     bool passed;    /* whether the reader has passed over the rest of this row */
     JCOEF previous[MAX_COMPS_IN_SCAN];
+    bool skips[MAX_COMPS_IN_SCAN]; /* whether only the first coefficient of each block counts */
     Table dc[NUM_HUFF_TBLS], ac[NUM_HUFF_TBLS];
+    Skip skip[NUM_HUFF_TBLS][1 << SKIP_INDEX];
 };
 
 /* The value of `size` bits (T.81, F.2.2.1). */
@@ -126,6 +143,44 @@ static void pair(Table *table) {
         } else if ((next & IS_SYMBOL) && STEP(next) == 0) {
             table->quick[index] = (entry & ~(Entry)63) | IS_LAST | (Entry)bits;
         }
+    }
+}
+
+static Skip skip_of(int symbol, int length) {
+    int size = symbol & 15, step = (symbol >> 4) + 1, bits = length + size;
+    if (symbol == 0) {
+        return (Skip)bits | (Skip)bits << 6 | (Skip)length << 24 | SKIP_IS_LAST;
+    }
+    if (size == 0 && symbol != 0xf0) {
+        return SKIP_IS_FALSE | (Skip)length << 24;
+    }
+    return (Skip)bits | (Skip)bits << 6 | (Skip)step << 11 | (Skip)step << 19 | (Skip)length << 24;
+}
+
+/* Makes the table for passing over coefficients from a sound table of their codes. */
+static void build_skips(Skip *skips, const Table *table, const JHUFF_TBL *source) {
+    Skip singles[1 << SKIP_INDEX] = {0};
+    size_t at = 0;
+    int index = 0;
+    for (int length = 1; length <= SKIP_INDEX; length++) {
+        size_t spare = (size_t)1 << (SKIP_INDEX - length);
+        for (int number = 0; number < source->bits[length]; number++, index++) {
+            Skip skip = skip_of(table->values[index], length);
+            for (size_t rest = 0; rest < spare; rest++) {
+                singles[at++] = skip;
+            }
+        }
+    }
+    for (size_t start = 0; start < 1 << SKIP_INDEX; start++) {
+        Skip skip = singles[start];
+        while (skip && !(skip & (SKIP_IS_LAST | SKIP_IS_FALSE)) && SKIP_BITS(skip) < SKIP_INDEX) {
+            Skip next = singles[start << SKIP_BITS(skip) & ((1 << SKIP_INDEX) - 1)];
+            if (!next || (next & SKIP_IS_FALSE) || SKIP_BITS(skip) + SKIP_CODE(next) > SKIP_INDEX) {
+                break;
+            }
+            skip += (Skip)SKIP_BITS(next) + ((Skip)SKIP_STEP(next) << 11) + (next & SKIP_IS_LAST);
+        }
+        skips[start] = skip;
     }
 }
 
@@ -220,7 +275,8 @@ static inline int next_value(Reader *reader, int size) {
 
 /* --- blocks --- */
 
-static inline bool decode_block(Reader *reader, const Table *dc, const Table *ac, JCOEF *previous, JCOEF *block) {
+/* Decodes the first coefficient of a block. */
+static inline bool decode_first(Reader *reader, const Table *dc, JCOEF *previous, JCOEF *block) {
     int difference;
     refill(reader);
     Entry entry = dc->quick[reader->bits >> (64 - QUICK)];
@@ -236,6 +292,47 @@ static inline bool decode_block(Reader *reader, const Table *dc, const Table *ac
     }
     *previous = (JCOEF)(*previous + difference);
     block[0] = *previous;
+    return true;
+}
+
+/* Passes over all coefficients of a block but the first. */
+static inline bool skip_rest(Reader *reader, const Table *ac, const Skip *skips) {
+    int position = 0;
+    while (position < DCTSIZE2 - 1) {
+        if (reader->count < 32) {
+            refill(reader);
+        }
+        Skip skip = skips[reader->bits >> (64 - SKIP_INDEX)];
+        if (!skip) {
+            int found = long_code(reader->bits, ac);
+            if (found < 0) {
+                return false;
+            }
+            skip = skip_of(found & 255, found >> 8);
+        }
+        if (skip & SKIP_IS_FALSE) {
+            return false;
+        }
+        if (position + SKIP_STEP(skip) < DCTSIZE2 - 1) {
+            position += SKIP_STEP(skip);
+            drop(reader, SKIP_BITS(skip));
+            if (skip & SKIP_IS_LAST) {
+                return true;
+            }
+        } else {
+            /* The rest of them, if any, may belong to the next block. */
+            position += SKIP_FIRST_STEP(skip);
+            drop(reader, SKIP_FIRST_BITS(skip));
+        }
+    }
+    return position < DCTSIZE2;
+}
+
+static inline bool decode_block(Reader *reader, const Table *dc, const Table *ac, JCOEF *previous, JCOEF *block) {
+    Entry entry;
+    if (!decode_first(reader, dc, previous, block)) {
+        return false;
+    }
     int position = 0;
     while (position < DCTSIZE2 - 1) {
         if (reader->count < 32) {
@@ -337,8 +434,11 @@ static boolean decode_mcu(j_decompress_ptr source, JBLOCKROW *blocks) {
     for (int number = 0; sound && number < source->blocks_in_MCU; number++) {
         int index = source->MCU_membership[number];
         const jpeg_component_info *component = source->cur_comp_info[index];
-        sound = decode_block(&reader, &decoder->dc[component->dc_tbl_no], &decoder->ac[component->ac_tbl_no],
-                             &decoder->previous[index], blocks[number][0]);
+        const Table *dc = &decoder->dc[component->dc_tbl_no], *ac = &decoder->ac[component->ac_tbl_no];
+        JCOEF *previous = &decoder->previous[index], *block = blocks[number][0];
+        sound = decoder->skips[index] ? decode_first(&reader, dc, previous, block) &&
+                                            skip_rest(&reader, ac, decoder->skip[component->ac_tbl_no])
+                                      : decode_block(&reader, dc, ac, previous, block);
     }
     if (sound && decoder->left == 0) {
         sound = at_marker(&reader);
@@ -376,6 +476,15 @@ size_t huffman_decoder_size(void) {
     return sizeof(HuffmanDecoder);
 }
 
+/* Whether each block becomes a single pixel. */
+static bool is_shrunk_to_one(const jpeg_component_info *component) {
+#if JPEG_LIB_VERSION >= 70
+    return component->DCT_h_scaled_size == 1 && component->DCT_v_scaled_size == 1;
+#else
+    return component->DCT_scaled_size == 1;
+#endif
+}
+
 void huffman_decoder_use(j_decompress_ptr source, HuffmanDecoder *decoder) {
     memset(decoder, 0, offsetof(HuffmanDecoder, dc));
     if (source->progressive_mode || source->arith_code || source->comps_in_scan != source->num_components) {
@@ -394,6 +503,14 @@ void huffman_decoder_use(j_decompress_ptr source, HuffmanDecoder *decoder) {
             return;
         }
         pair(&decoder->ac[ac]);
+    }
+    for (int index = 0; index < source->comps_in_scan; index++) {
+        const jpeg_component_info *component = source->cur_comp_info[index];
+        int ac = component->ac_tbl_no;
+        decoder->skips[index] = is_shrunk_to_one(component);
+        if (decoder->skips[index]) {
+            build_skips(decoder->skip[ac], &decoder->ac[ac], source->ac_huff_tbl_ptrs[ac]);
+        }
     }
     decoder->in = source->src->next_input_byte;
     decoder->end = decoder->in + source->src->bytes_in_buffer;

@@ -116,6 +116,8 @@ class TestPixels:
                 data = encoded(image, quality=quality, restart_marker_blocks=restart, optimize=optimise)
                 check(data, (0, 0, 123, 77), oracle(data))
                 check(data, (50, 40, 33, 21), oracle(data))
+                # Where only the first coefficients count, the others are passed over.
+                check(data, (0, 0, 16, 10), oracle(data, 8), scale=8)
 
     @pytest.mark.parametrize("size", [(65500, 9), (9, 65500)])
     def test_the_longest_sides(self, size: tuple[int, int]) -> None:
@@ -131,6 +133,24 @@ class TestPixels:
             whole = oracle(data)
             for box in rectangles(random, whole.shape[1], whole.shape[0], 2):
                 check(data, box, whole)
+            small = oracle(data, 8)
+            check(data, (0, 0, small.shape[1], small.shape[0]), small, scale=8)
+
+    @given(SEEDS)
+    def test_damage_shows_whether_coefficients_are_decoded_or_passed_over(self, seed: int) -> None:
+        random = np.random.default_rng(seed)
+        data = bytearray(encoded(noise(seed % 1000, 64, 48), quality=int(random.integers(5, 100))))
+        start = data.rindex(b"\xff\xda") + 14
+        for place in random.integers(start, len(data) - 2, random.integers(1, 4)).tolist():
+            data[place] = int(random.integers(255))
+        results = []
+        for scale in (1, 8):
+            try:
+                results.append(decoded(bytes(data), (0, 0, 64 // scale, 48 // scale), 3, scale).mean(axis=(0, 1)))
+            except ValueError as error:
+                results.append(str(error))
+        whole, small = results
+        assert isinstance(whole, str) == isinstance(small, str), results
 
     @pytest.mark.parametrize("sampling", ["4:4:4", "4:2:0", "4:2:2", "grey"])
     @pytest.mark.parametrize("parts", [1, 2])
