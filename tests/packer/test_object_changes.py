@@ -12,6 +12,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from helpers.memory_objects import KilledError, MemoryObjects
 from helpers.objects.datasets import behind, objects_of
 from helpers.objects.faults import Fault, Reset, Rule, Status, Unconditional
@@ -32,6 +33,7 @@ from packtrain import (
     split,
     verify,
 )
+from packtrain._cli.main import group
 from packtrain._core.versions import Change, has_versions, load_version
 from packtrain._packer import object_workplace
 from packtrain._packer.changing import ChangeReport, without_rows
@@ -372,6 +374,27 @@ def test_two_writers_at_once(store: Server, tmp_path: Path, rounds: int) -> None
         *(10 * (each + 1) + one for each in range(2 * rounds) for one in (0, 1)),
     ]
     assert not verify(copy).orphans
+
+
+@pytest.mark.complete
+def test_commands_take_addresses(store: Server, labelled: Path, tmp_path: Path) -> None:
+    """With several workers, each of which asks the store by itself."""
+    url, out = uploaded(store, labelled), store.fresh()
+    other = packed(listed(tmp_path, 40, 3), tmp_path / "other", "tar")
+    append(url, listed(tmp_path, 10, 3))
+
+    def said(*words: str) -> str:
+        return CliRunner().invoke(group, words, standalone_mode=False, catch_exceptions=False).output
+
+    assert "version 1 has the 12 rows of 2 datasets" in said("merge", url, str(other), out)
+    assert "version 2 has the same 12 rows, 3 segments joined" in said("compact", out, "--workers", "2")
+    assert "would have 11 rows" in said("purge", out, "--rows", "0", "--workers", "2", "--dry-run")
+    purged = said("purge", out, "--rows", "0", "--workers", "2")
+    assert "version 4 has 11 rows" in purged and "versions dropped: 1, 2, 3" in purged
+    assert f"to be removed by `packtrain drop-version {out}` in a week: segments/" in purged
+    assert "no version dropped" in said("drop-version", out)
+    copy = written(objects_of(store, out), tmp_path / "copy")
+    assert [label for _, _, label in samples(copy)] == [*range(1, 6), 10, 11, 12, 40, 41, 42]
 
 
 def test_who_only_reads_is_refused() -> None:
