@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -18,7 +19,8 @@ from .paths import PATH_OR_URL
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(dataset: Path | str, as_json: bool) -> None:
     """Show the versions of DATASET, a folder or an address, the newest one first: what changed, and who needs which."""
-    from packtrain._core.errors import UsageError
+    from packtrain._core.errors import Denied, UsageError
+    from packtrain._packer.object_workplace import workplace_at
     from packtrain._packer.pins import pins_of
     from packtrain._storage.location import object_store
     from packtrain._storage.remote.urls import Url, place_of
@@ -31,8 +33,11 @@ def command(dataset: Path | str, as_json: bool) -> None:
         rows = Origin(place, objects).manifest().records
         raise UsageError(f"{place} has no versions: it has {rows:,} rows, as it was packed")
     versions, needed = list(VersionDocuments(place, objects).history()), dict[int, list[str]]()
-    for _, pin in pins_of(place) if isinstance(place, Path) else ():
-        needed.setdefault(pin.number, []).append(pin.by)
+    # A web server does not list anything, and not everybody may list a store.
+    with suppress(Denied, UsageError), workplace_at(place) as workplace:
+        workplace.bring_pins()
+        for _, pin in pins_of(workplace.folder):
+            needed.setdefault(pin.number, []).append(pin.by)
     if as_json:
         names = ("number", "created", "written_by", "records", "change")
         print_json(

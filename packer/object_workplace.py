@@ -136,11 +136,15 @@ class ObjectWorkplace(Workplace):
                 path = self.folder / VERSIONS / found.name
                 path.touch()
                 os.utime(path, ns=(found.modified_ns, found.modified_ns))
-        shutil.rmtree(self.folder / PINS, ignore_errors=True)
-        self.bring(f"{PINS}/{found.name}" for found in self._objects.list(self._url / PINS))
+        self.bring_pins()
         if load_root(self.folder).base is not None:
             with suppress(NotThere):
                 self._take(BASE_MANIFEST, MOST_BYTES)
+
+    @override
+    def bring_pins(self) -> None:
+        shutil.rmtree(self.folder / PINS, ignore_errors=True)
+        self.bring(f"{PINS}/{found.name}" for found in self._objects.list(self._url / PINS))
 
     @override
     def part_files(self) -> PartFiles:
@@ -150,6 +154,11 @@ class ObjectWorkplace(Workplace):
     def write(self, name: str, data: bytes) -> None:
         self._objects.write(self._url / name, data)
         super().write(name, data)
+
+    @override
+    def remove(self, name: str) -> None:
+        self._objects.remove(self._url / name)
+        super().remove(name)
 
     @override
     def bring_manifests(self, version: Version) -> None:

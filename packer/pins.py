@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from packtrain._core.arguments import path_of, whole
+from packtrain._core.arguments import whole
 from packtrain._core.document import dump_document, load_document, parse_document
 from packtrain._core.errors import DatasetError, OutputConflict, PackError, UsageError
-from packtrain._core.files import file_errors, make_folder, write_file
+from packtrain._core.files import file_errors
 from packtrain._core.manifest import MANIFEST, Manifest
 from packtrain._core.versions import (
     BASE,
@@ -25,20 +25,22 @@ from packtrain._core.versions import (
     has_versions,
     is_dropped,
     load_version,
-    newest_version,
     require_no_links,
     version_numbers,
 )
 from packtrain._readers.dataset.versioned import VersionLease
+from packtrain._storage.location import Location
+from packtrain._storage.remote.urls import place_of
 
+from .object_workplace import workplace_at
 from .version_check import named_by
 
 
-def pin(dataset: str | os.PathLike[str], version: int, *, by: str) -> Path:
+def pin(dataset: str | os.PathLike[str], version: int, *, by: str) -> Location:
     """Keeps a version of a dataset from being removed. Who pins it twice has one pin.
 
     Args:
-        dataset: The folder of the dataset.
+        dataset: The folder of the dataset, or its address in an object store.
         version: Number of the version; 1 of a dataset that was never changed.
         by: Who needs it: a path, an address, or any other name.
 
@@ -49,27 +51,30 @@ def pin(dataset: str | os.PathLike[str], version: int, *, by: str) -> Path:
         UsageError: There is no such version, it was dropped, or `by` is empty.
         PacktrainError: The dataset cannot be read, or not be written to.
     """
-    folder, number = path_of("dataset", dataset), whole("version", version, 1)
+    number = whole("version", version, 1)
     if not by.strip():
         raise UsageError("`by` is empty: say who needs the version, such as the path of a dataset")
-    require_no_links(folder)
-    if number != newest_version(folder).number:
-        if not has_versions(folder):
-            raise UsageError(f"{folder} has only version 1: it was never changed since it was packed")
-        load_version(folder, number)
-    path = folder / PINS / f"{hashlib.sha256(f'{number} {by}'.encode()).hexdigest()[:16]}.json"
-    document = dump_document({"version": VERSION, **asdict(Pin(number, by, int(time.time())))})
-    with file_errors(folder):
-        make_folder(path.parent)
-        write_file(path, [document])
-        if has_versions(folder):
-            try:
-                # Whoever drops the version holds it alone: before, it sees the pin; meanwhile, it is waited for.
-                VersionLease(folder, number).close()
-            except UsageError:
-                path.unlink(missing_ok=True)
-                raise
-    return path
+    with workplace_at(place_of("dataset", dataset)) as place:
+        folder = place.folder
+        require_no_links(folder)
+        if number != place.begin(dry_run=True).number:
+            if not has_versions(folder):
+                raise UsageError(f"{place.address} has only version 1: it was never changed since it was packed")
+            place.bring_versions()
+            load_version(folder, number)
+        name = f"{PINS}/{hashlib.sha256(f'{number} {by}'.encode()).hexdigest()[:16]}.json"
+        document = dump_document({"version": VERSION, **asdict(Pin(number, by, int(time.time())))})
+        with file_errors(folder):
+            place.write(name, document)
+            if has_versions(folder):
+                try:
+                    place.bring_versions()
+                    # Whoever drops the version holds it alone: before, it sees the pin; meanwhile, it is waited for.
+                    VersionLease(folder, number).close()
+                except UsageError:
+                    place.remove(name)
+                    raise
+        return place.address / name
 
 
 def unpin(dataset: str | os.PathLike[str], version: int, *, by: str) -> None:
@@ -79,15 +84,18 @@ def unpin(dataset: str | os.PathLike[str], version: int, *, by: str) -> None:
         UsageError: There is no such pin; the message names those that there are.
         PacktrainError: The dataset cannot be read, or not be written to.
     """
-    folder = path_of("dataset", dataset)
-    pins = list(pins_of(folder))
-    found = [path for path, each in pins if (each.number, each.by) == (version, by)]
-    if not found:
-        there = ", ".join(f"version {each.number} by {each.by}" for _, each in pins)
-        raise UsageError(f"{folder}: no pin of version {version} has `by` {by!r}; there is {there or 'none'}")
-    with file_errors(folder):
-        for path in found:
-            path.unlink(missing_ok=True)
+    with workplace_at(place_of("dataset", dataset)) as place:
+        place.bring_pins()
+        pins = list(pins_of(place.folder))
+        found = [path for path, each in pins if (each.number, each.by) == (version, by)]
+        if not found:
+            there = ", ".join(f"version {each.number} by {each.by}" for _, each in pins)
+            raise UsageError(
+                f"{place.address}: no pin of version {version} has `by` {by!r}; there is {there or 'none'}"
+            )
+        with file_errors(place.folder):
+            for path in found:
+                place.remove(f"{PINS}/{path.name}")
 
 
 def pins_of(folder: Path) -> Iterator[tuple[Path, Pin]]:

@@ -87,13 +87,21 @@ class Workplace:
     def bring_versions(self) -> None:
         """Brings documents and marks of all versions that there are by now, and pins; raises what `bring` raises."""
 
+    def bring_pins(self) -> None:
+        """Brings the pins that there are by now."""
+
     def part_files(self) -> PartFiles:
         """The files of all segments, layers and columns that are there."""
         return PartFiles(self.folder)
 
     def write(self, name: str, data: bytes) -> None:
         """Writes a document."""
+        make_folder((self.folder / name).parent)
         write_file(self.folder / name, [data])
+
+    def remove(self, name: str) -> None:
+        """Removes a document, if it is there."""
+        (self.folder / name).unlink(missing_ok=True)
 
     def name_of(self, plan: Plan) -> str:
         """The name of a new segment or layer that is packed by this plan."""

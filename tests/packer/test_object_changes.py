@@ -388,6 +388,9 @@ def test_commands_take_addresses(store: Server, labelled: Path, tmp_path: Path) 
 
     assert "version 1 has the 12 rows of 2 datasets" in said("merge", url, str(other), out)
     assert "version 2 has the same 12 rows, 3 segments joined" in said("compact", out, "--workers", "2")
+    assert "version 1 is kept for me" in said("pin", out, "1", "--by", "me")
+    assert "merged" in said("log", out) and "(needed by me)" in said("log", out)
+    assert "is not kept for me any longer" in said("unpin", out, "1", "--by", "me")
     assert "would have 11 rows" in said("purge", out, "--rows", "0", "--workers", "2", "--dry-run")
     purged = said("purge", out, "--rows", "0", "--workers", "2")
     assert "version 4 has 11 rows" in purged and "versions dropped: 1, 2, 3" in purged

@@ -11,14 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.support import held, image_set, packed
+from helpers.memory_objects import MemoryObjects
+from helpers.support import held, image_set, packed, tree
 from helpers.waiting import wait_until
 
 from packtrain import append, compact, drop_rows, drop_version, index_shards, open_dataset, purge
 from packtrain._core.versions import Pin, is_dropped, version_numbers
 from packtrain._packer import removing
 from packtrain._packer.pins import pin, pins_of, unpin
+from packtrain._storage.remote.urls import Url
 from packtrain.errors import OutputConflict, UsageError
+
+from .conftest import Place
 
 PROCESSES = multiprocessing.get_context("fork")
 
@@ -36,32 +40,36 @@ def needed(dataset: Path) -> list[tuple[int, str]]:
     return [(each.number, each.by) for _, each in pins_of(dataset)]
 
 
-def test_a_version_stays_until_nobody_needs_it(out: Path) -> None:
+def test_a_version_stays_until_nobody_needs_it(out: Path, place: Place) -> None:
+    there = place.put(out)
     for by in ("one", "two", "one"):
-        pin(out, 1, by=by)
-    assert sorted(needed(out)) == [(1, "one"), (1, "two")]
+        pin(there, 1, by=by)
+    assert sorted(needed(place.here(out))) == [(1, "one"), (1, "two")]
     for by in ("one", "two"):
-        with pytest.raises(OutputConflict, match=r"version 1 is needed by .* `packtrain unpin .* 1 --by"):
-            drop_version(out, [1, 2])
+        with pytest.raises(OutputConflict, match=rf"version 1 is needed by .* `packtrain unpin {there} 1 --by"):
+            drop_version(there, [1, 2])
         with pytest.raises(OutputConflict, match="version 1 is needed by"):
-            purge(out, [2])
-        assert len(open_dataset(out)) == 8
-        unpin(out, 1, by=by)
-    assert drop_version(out, [1, 2]).versions == (1, 2)
+            purge(there, [2])
+        assert len(open_dataset(place.here(out))) == 8
+        unpin(there, 1, by=by)
+    assert drop_version(there, [1, 2]).versions == (1, 2)
 
 
-def test_only_what_is_there_is_pinned_and_unpinned(out: Path, tmp_path: Path) -> None:
-    drop_version(out, 2)
+def test_only_what_is_there_is_pinned_and_unpinned(out: Path, tmp_path: Path, place: Place) -> None:
+    there = place.put(out)
+    drop_version(there, 2)
+    before = place.files(there)
     for number, why in ((2, "was dropped"), (9, "does not exist")):
-        with pytest.raises(UsageError, match=f"version {number} {why}"):
-            pin(out, number, by="me")
+        with pytest.raises(UsageError, match=f"^{there}: version {number} {why}"):
+            pin(there, number, by="me")
     with pytest.raises(UsageError, match="`by` is empty"):
-        pin(out, 1, by=" ")
-    with pytest.raises(UsageError, match="no pin of version 1 has `by` 'me'; there is none"):
-        unpin(out, 1, by="me")
-    pin(out, 3, by="you")
+        pin(there, 1, by=" ")
+    with pytest.raises(UsageError, match=f"^{there}: no pin of version 1 has `by` 'me'; there is none"):
+        unpin(there, 1, by="me")
+    assert place.files(there) == before
+    pin(there, 3, by="you")
     with pytest.raises(UsageError, match="no pin of version 1 has `by` 'me'; there is version 3 by you"):
-        unpin(out, 1, by="me")
+        unpin(there, 1, by="me")
     plain = packed(image_set(tmp_path / "plain", 1), tmp_path / "as packed", "tar")
     with pytest.raises(UsageError, match="has only version 1"):
         pin(plain, 2, by="me")
@@ -160,6 +168,22 @@ def test_shards_that_cannot_be_kept_are_not_read_in_place(out: Path, tmp_path: P
 
 
 def test_a_pin_is_as_the_format_says(out: Path) -> None:
-    document = json.loads(pin(out, 2, by="/data/mine").read_bytes())
+    document = json.loads(Path(pin(out, 2, by="/data/mine")).read_bytes())
     assert {"version": 3, "number": 2, "by": "/data/mine"}.items() <= document.items()
     assert document.keys() == {"version", "number", "by", "created", "checksum"}
+
+
+def test_a_version_that_is_dropped_meanwhile_is_not_pinned(out: Path, memory: MemoryObjects) -> None:
+    """At an address, where nobody waits for anybody."""
+    url = Url.parse("s3://bucket/out")
+    there = memory.put(url, tree(out))
+
+    def meanwhile(_: Url, number: int) -> str:
+        memory.fault = lambda url, number: ""
+        drop_version(there, 1)
+        return ""
+
+    memory.fault = meanwhile
+    with pytest.raises(UsageError, match=f"^{there}: version 1 was dropped"):
+        pin(there, 1, by="me")
+    assert not [name for name in memory.under(url) if name.startswith("pins/")]
