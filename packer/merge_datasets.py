@@ -272,6 +272,7 @@ class _Merged:
         # First, because it says what is to be there: whoever merges other datasets here is refused.
         output.write(version_name(1), self.version.dump())
         there = self._agreed(output.read(version_name(1)) or b"", target)
+        output.require_exclusive(version_name(1))
         missing = [part for part in self.parts if not part.is_in(output)]
         total = sum(part.bytes for part in self.parts)
         resumed = done = total - sum(part.bytes for part in missing)

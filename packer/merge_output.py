@@ -30,7 +30,7 @@ from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url
 
-from .object_output import upload_compared
+from .object_output import require_exclusive, upload_compared
 from .workplace import writing
 
 
@@ -72,6 +72,13 @@ class MergeOutput:
         path = self._ready(name)
         if not path.exists():
             write_file(path, [data])
+
+    def require_exclusive(self, name: str) -> None:
+        """Makes sure that of two writers of a document only one succeeds; this one is there.
+
+        Raises:
+            RemoteError: Nothing makes sure of that.
+        """
 
     def has(self, name: str, file: FileInfo) -> bool:
         """True if a file is there of which the manifest says so much."""
@@ -128,6 +135,11 @@ class ObjectMergeOutput(MergeOutput):
     @override
     def write(self, name: str, data: bytes) -> None:
         self._objects.write(self._url / name, data, new=True)
+
+    @override
+    def require_exclusive(self, name: str) -> None:
+        url = self._url / name
+        require_exclusive(self._objects, url, self._url, f"Remove {url}. Merge into a folder, and upload that")
 
     @override
     def has(self, name: str, file: FileInfo) -> bool:

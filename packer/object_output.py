@@ -21,6 +21,7 @@ from typing import Any, Final
 from typing_extensions import override
 
 from packtrain._core.arguments import path_of
+from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import Denied, NotThere, OutputConflict, RemoteError, UsageError
 from packtrain._core.files import file_errors, make_folder, temporary_path
 from packtrain._core.locks import Lock
@@ -42,6 +43,7 @@ _SMALL_BYTES: Final = 16 << 20
 """Files that are known to be larger are fetched in parts, so that they are never in memory as a whole."""
 _LISTINGS: Final = 10
 """How often the store may list what is gone when it is read."""
+_PROBES: Final = 3
 _THREADS: Final = 16
 """Files that are fetched at the same time."""
 
@@ -229,6 +231,27 @@ def upload_compared(objects: Objects, url: Url, path: Path, checksum: int | None
         raise RemoteError(
             f"{url} does not hold what was uploaded (crc32c {found:08x}, not {checksum:08x}): run the same command "
             "again"
+        )
+
+
+def require_exclusive(objects: Objects, url: Url, dataset: Url, advice: str) -> None:
+    """Makes sure that a store leaves an object alone that is there if it is asked to.
+
+    Args:
+        objects: What reads and writes objects.
+        url: A document that is there and never changes, so that nothing is lost if it is written again.
+        dataset: The address of the dataset, for the message.
+        advice: The instructions in the message, up to another store.
+
+    Raises:
+        RemoteError: It does not.
+    """
+    data = objects.read(url, MOST_BYTES)
+    # Bytes that are equal count as written if an answer was lost, so a single time proves nothing.
+    if all(objects.write(url, data, new=True) for _ in range(_PROBES)):
+        raise RemoteError(
+            f"{dataset}: this store writes an object again that is there and was to be left alone (it ignores "
+            f"`If-None-Match: *`), so two writers could lose what the other one writes. {advice}, or use another store"
         )
 
 

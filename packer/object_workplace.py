@@ -55,7 +55,7 @@ from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url
 from packtrain._storage.staging.version_documents import VersionDocuments
 
-from .object_output import ObjectOutput, spool_for, upload_compared
+from .object_output import ObjectOutput, require_exclusive, spool_for, upload_compared
 from .output import Output
 from .part_files import ObjectPartFiles, PartFiles
 from .plan import Plan
@@ -63,7 +63,6 @@ from .workplace import NAME_DIGITS, Workplace, part_name, segment_place
 
 _KNOWN_DIGITS: Final = NAME_DIGITS // 2
 """Digits of a name that follow from the plan; the others are drawn."""
-_PROBES: Final = 3
 
 
 class ObjectWorkplace(Workplace):
@@ -288,14 +287,8 @@ class ObjectWorkplace(Workplace):
         """
         # One that never changes, so that nothing is lost if it is written again.
         url = self._url / (version_name(1) if has_versions(self.folder) else PLAN)
-        data = self._objects.read(url, MOST_BYTES)
-        # Bytes that are equal count as written if an answer was lost, so a single time proves nothing.
-        if all(self._objects.write(url, data, new=True) for _ in range(_PROBES)):
-            raise RemoteError(
-                f"{self._url}: this store writes an object again that is there and was to be left alone (it ignores "
-                "`If-None-Match: *`), so two writers could lose each other's versions. Nothing was changed. Stage the "
-                "dataset, change the copy, and upload that, or use another store"
-            )
+        advice = "Nothing was changed. Stage the dataset, change the copy, and upload that"
+        require_exclusive(self._objects, url, self._url, advice)
 
 
 @contextmanager

@@ -36,7 +36,7 @@ from packtrain._cli.main import group
 from packtrain._core.versions import load_version
 from packtrain._packer import merge_output, object_workplace
 from packtrain._storage.remote.urls import Url
-from packtrain.errors import CorruptFile, NotADataset, OutputConflict, UsageError
+from packtrain.errors import CorruptFile, NotADataset, OutputConflict, RemoteError, UsageError
 
 CAPTION = FieldColumn("caption", "text", "caption", by_path=False, optional=True)
 SCORE = FieldColumn("score", "number", "score", by_path=False, optional=True)
@@ -213,6 +213,13 @@ def test_of_two_merges_to_an_address_at_once_one_is_refused(
     memory.fault = meanwhile
     merge_datasets(sources, str(out))
     assert rows(written(memory, tmp_path / "again")) == expected
+
+
+def test_a_store_that_ignores_the_condition_is_refused(memory: MemoryObjects, sources: list[Path]) -> None:
+    memory.fault = lambda url, number: "ignoring"
+    with pytest.raises(RemoteError, match=r"ignores `If-None-Match: \*`.*Remove .*1.json. Merge into a folder"):
+        merge_datasets(sources, f"{BUCKET}/out")
+    assert list(memory.under(BUCKET / "out")) == ["versions/00000001.json"]
 
 
 def test_damage_at_an_address_is_named(memory: MemoryObjects, sources: list[Path], tmp_path: Path) -> None:
