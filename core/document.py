@@ -72,7 +72,7 @@ def read_document(data: bytes, path: Named, *, newest: int) -> dict[str, Any]:
         body = json.loads(data.decode("utf-8"))
         version = body["version"]
         if not isinstance(version, int) or isinstance(version, bool):
-            raise TypeError(f"version is {version!r}")
+            raise TypeError(f"version is a {type(version).__name__}")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptFile(f"{path} is damaged: not a packtrain document ({error})", file=path.name) from error
     if version > newest:

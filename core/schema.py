@@ -8,6 +8,7 @@ have no prefix, as in version 1 of the format.
 from __future__ import annotations
 
 import keyword
+import os
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -140,7 +141,7 @@ class Schema:
         classes: Class names by label, or None.
 
     Raises:
-        UsageError: Two fields have the same name, or there is neither a field nor a label.
+        UsageError: Two fields have the same name, or there is neither a field nor a label; or a class name is no text.
     """
 
     fields: tuple[Field, ...]
@@ -149,6 +150,10 @@ class Schema:
 
     def __post_init__(self) -> None:
         names = self.names
+        try:
+            os.fsencode("".join(self.classes or ()))
+        except UnicodeEncodeError as error:
+            raise UsageError(f"a class name has half of a surrogate pair: {error.object[:200]!a}") from error
         if not names and self.labels.kind == "none":
             raise UsageError("a dataset without a field: name at least one, such as an image or an array")
         if len(set(names)) < len(names):

@@ -10,7 +10,7 @@ from typing import Self
 from .errors import UsageError
 from .manifest import FieldInfo, Manifest
 from .options import LabelSpec
-from .schema import LABEL, Schema
+from .schema import LABEL, Field, Schema
 from .versions import Layer, Segment, Version, layer_manifest, segment_manifest
 
 
@@ -96,13 +96,18 @@ class PartSchema:
         return cls(name, tuple(fields.values()), labels, classes, rows)
 
 
+def differing(one: Field, other: Field) -> str:
+    """What keeps a field of one segment and a field of another from being the same field of a version, or ""."""
+    keys = ("kind", "dtype", "shape", "classes")
+    return next((key for key in keys if getattr(one, key) != getattr(other, key)), "")
+
+
 def _joined(one: FieldInfo, other: FieldInfo, home: str, part: str) -> FieldInfo:
     """One field of two parts, which are called so."""
-    for key in ("kind", "dtype", "shape", "classes"):
-        if getattr(one, key) != getattr(other, key):
-            raise UsageError(
-                f"field {one.name}: {key} is {getattr(other, key)!r} in {part}, but {getattr(one, key)!r} in {home}"
-            )
+    if key := differing(one, other):
+        raise UsageError(
+            f"field {one.name}: {key} is {getattr(other, key)!r} in {part}, but {getattr(one, key)!r} in {home}"
+        )
     sized = one.bytes is not None and other.bytes is not None and one.maximum is not None and other.maximum is not None
     return replace(
         one,

@@ -35,7 +35,7 @@ from .files import make_folder, write_file
 from .manifest import MANIFEST, VERSIONS, Count, FieldInfo, FileInfo, Labels, Manifest, Sha256, why_no_dataset
 from .opening import open_regular, read_regular
 from .problems import reading
-from .schema import Schema
+from .schema import FieldName, Schema
 from .typed import MOST, Between, Form, OneOf
 
 VERSION: Final = 3
@@ -62,9 +62,11 @@ _NAME: Final = re.compile(r"([0-9]{8}|[1-9][0-9]{8,18})\.json")
 _HEAD_BYTES: Final = 128
 MOST_VERSION_BYTES: Final = 16 << 20
 """Longer documents of versions are not read: one of 1,024 segments, each with ten layers, has 3 MB."""
+_YEAR_10000: Final = 253_402_300_800
 
 Identity = Annotated[str, Form("[0-9a-f]{32}", "32 hexadecimal digits")]
 PartName = Annotated[str, Form("[0-9a-f]{16}", "16 hexadecimal digits")]
+Seconds = Annotated[int, Between(0, _YEAR_10000 - 1)]
 SegmentName = Annotated[str, Form(f"[0-9a-f]{{16}}|{BASE}", f"16 hexadecimal digits, or {BASE}")]
 
 
@@ -120,7 +122,7 @@ class Layer:
 
     name: PartName
     manifest: ManifestInfo
-    fields: tuple[str, ...]
+    fields: tuple[FieldName, ...]
 
 
 @dataclass(frozen=True)
@@ -245,7 +247,7 @@ class Version:
     parent: Sha256 | None
     writer: Identity
     written_by: str
-    created: Count
+    created: Seconds
     change: Change
     fields: tuple[FieldInfo, ...]
     labels: Labels
@@ -270,11 +272,25 @@ class Version:
         }
 
     def dump(self) -> bytes:
-        """The bytes of its document."""
+        """The bytes of its document.
+
+        Raises:
+            UsageError: Readers would refuse it: it is too long, or a sum in it is too large.
+        """
         body = {"version": VERSION, **asdict(self), "labels": str(self.labels)}
         if self.split is None:
             del body[SPLIT]
-        return dump_document(body)
+        data, name = dump_document(body), version_name(self.number)
+        try:
+            if len(data) > MOST_VERSION_BYTES:
+                raise ValueError(f"it would have {len(data):,} bytes, and {MOST_VERSION_BYTES:,} are read at most")
+            # It stays for ever, and the dataset cannot be opened any more if it is refused.
+            parse_version(data, Path(name), Root(self.dataset, None), self.number)
+        except (ValueError, CorruptFile) as error:
+            raise UsageError(
+                f"{name} cannot be written, so the dataset stays as it is ({error}): pack it anew with `packtrain pack`"
+            ) from error
+        return data
 
     def after(self, change: Change, segments: Sequence[Segment]) -> Version:
         """The version that follows this one, with the same schema; `publish` gives it its number.
@@ -307,9 +323,11 @@ class Version:
             fields = [field for layer in segment.layers for field in layer.fields]
             if len(set(fields)) < len(fields):
                 raise ValueError(f"two layers of segment {segment.name} have the same field")
-            if segment.rows < 0:
-                raise ValueError(f"more rows are dropped of segment {segment.name} than it has")
+            if segment.rows < 1:
+                raise ValueError(f"no row is left of segment {segment.name}")
         if self.split is not None:
+            if not self.split.by:
+                raise ValueError("the split has no key")
             split = [each.segment for each in self.split.rows]
             if len(set(split)) < len(split) or not set(split) <= {segment.name for segment in self.segments}:
                 raise ValueError("the split names a segment twice, or one that is not there")
@@ -329,7 +347,7 @@ class Pin:
 
     number: Annotated[int, Between(1, MOST)]
     by: str
-    created: Count
+    created: Seconds
 
 
 def require_rows(records: int) -> None:
@@ -522,6 +540,7 @@ def begin_versions(folder: Path) -> None:
         OutputConflict: A link stands in the place of one of its folders.
         CorruptFile: It is damaged.
         UnreadableFile: It cannot be read.
+        UsageError: What `Version.dump` raises.
     """
     require_no_links(folder)
     if has_versions(folder):
@@ -531,9 +550,10 @@ def begin_versions(folder: Path) -> None:
     if is_root(data):
         return
     root, first = first_version(Manifest.parse(data, path), data)
+    document = first.dump()
     make_folder(folder / VERSIONS)
     write_file(folder / BASE_MANIFEST, [data])
-    write_file(version_path(folder, 1), [first.dump()])
+    write_file(version_path(folder, 1), [document])
     write_file(path, [root.dump()])
 
 

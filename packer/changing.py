@@ -21,6 +21,7 @@ from packtrain._core.manifest import MANIFEST, PLAN, Manifest, is_dataset
 from packtrain._core.npy import npy_header
 from packtrain._core.opening import read_regular
 from packtrain._core.options import LabelSpec
+from packtrain._core.problems import reading
 from packtrain._core.schema import IMAGE, LABEL
 from packtrain._core.version_schema import MergedSchema, PartSchema, part_schema
 from packtrain._core.versions import (
@@ -341,8 +342,10 @@ def options_like(place: Workplace, version: Version) -> PackOptions:
     first = version.segments[0]
     place.bring([f"{segment_place(first.name)}{PLAN}"])
     schema, columns = version.schema, None
+    folder = first.folder(place.folder)
     try:
-        plan = Plan.load(first.folder(place.folder))
+        with reading(folder / PLAN):
+            plan = Plan.load(folder)
     except OutputConflict as error:
         raise UsageError(
             f"{place.address} holds an index of shards that lie elsewhere: `packtrain index --update` adds some"

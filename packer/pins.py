@@ -107,6 +107,9 @@ def pins_of(folder: Path) -> Iterator[tuple[Path, Pin]]:
     for path in sorted((folder / PINS).glob("*.json")):
         try:
             yield path, parse_document(Pin, load_document(path, newest=VERSION), path)
+        except FileNotFoundError:
+            # Somebody has just taken it back.
+            continue
         except DatasetError as error:
             raise OutputConflict(f"{error}. It says which version somebody needs: remove it if nobody does") from error
 

@@ -18,13 +18,15 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from packtrain._core.errors import UsageError
+from packtrain._core.errors import CorruptFile, UsageError
 from packtrain._core.files import NO_LOCKS
 from packtrain._core.index import ROWS_PER_BLOCK, Columns
 from packtrain._core.locks import Lock
+from packtrain._core.manifest import VERSIONS
 from packtrain._core.problems import reading
 from packtrain._core.schema import LABEL, Field, Schema
 from packtrain._core.suggestions import did_you_mean
+from packtrain._core.version_schema import differing
 from packtrain._core.versions import (
     LAYERS,
     NO_SIDE,
@@ -159,6 +161,7 @@ class SegmentStore(RecordStore):
             self._layers.update(dict.fromkeys(layer.fields, store))
         own = {field.name: field for field in self.manifest.schema.fields}
         own |= {name: store.schema[name] for name, store in self._layers.items() if name != LABEL}
+        self._require_same(schema, own)
         fields = tuple(replace(own.get(field.name, field), optional=field.optional) for field in schema.fields)
         self.schema = Schema(fields, schema.labels, schema.classes)
         self._absent = frozenset(schema.names) - own.keys()
@@ -166,6 +169,19 @@ class SegmentStore(RecordStore):
             self.identity = f"{self.identity}/{labels.identity}"
         if sides and split is not None and (file := split.of(segment.name)) is not None:
             self.identity = f"{self.identity}/{','.join(sides)} of {file.name}"
+
+    def _require_same(self, schema: Schema, own: Mapping[str, Field]) -> None:
+        """Checks that the fields and labels are those that the version says."""
+        labels = self._layers[LABEL].schema.labels if LABEL in self._layers else self.manifest.labels
+        what = "" if labels == schema.labels else "labels"
+        for field in schema.fields:
+            if field.name in own and (key := differing(own[field.name], field)):
+                what = f"field {field.name}: {key}"
+            elif field.name not in own and not field.optional:
+                what = f"field {field.name}: optional"
+        if what:
+            dataset, _, segment, *_ = self._of
+            raise CorruptFile(f"{dataset}: segment {segment.name} is not what the version says ({what})", file=VERSIONS)
 
     @cached_property
     def sides(self) -> Sides:

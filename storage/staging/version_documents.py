@@ -15,6 +15,7 @@ from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import CorruptFile, Denied, NotADataset, NotThere, UsageError
 from packtrain._core.manifest import MANIFEST, VERSIONS, FileInfo
 from packtrain._core.problems import reading
+from packtrain._core.typed import MOST
 from packtrain._core.versions import (
     MOST_VERSION_BYTES,
     Root,
@@ -108,7 +109,8 @@ class VersionDocuments:
     def _last(self) -> int:
         """The highest number; 0 if there is none."""
         last, above = 0, 1
-        while self._is_there(version_name(above)):
+        # Some servers have a page at every address.
+        while above <= MOST and self._is_there(version_name(above)):
             last, above = above, 2 * above
         while above - last > 1:
             middle = (last + above) // 2
