@@ -22,12 +22,10 @@ from packtrain._core.versions import (
     Change,
     Layer,
     Version,
-    has_versions,
     segment_manifest,
 )
 from packtrain._readers.dataset.kept import is_kept
-from packtrain._readers.dataset.store import RecordStore
-from packtrain._readers.dataset.versioned import segment_stores
+from packtrain._readers.dataset.versioned import newest_stores
 from packtrain._storage.remote.urls import place_of
 
 from .changing import ChangeReport, require_plain_names, would_be
@@ -218,7 +216,7 @@ class _Wanted:
         """The layers that make a version the one that is wanted; raises what `relabel` raises."""
         folder, classes = self.place.folder, self.classes_of(version)
         self.place.bring_indexes(version)
-        stores = segment_stores(folder, version, "auto", True) if has_versions(folder) else [RecordStore(folder)]
+        stores = newest_stores(folder, version)
         matches: Mapping[str, npt.NDArray[np.int64]] = {}
         if self.table is not None and self.listed is not None:
             matches = matched(folder, version, self.table, self.listed, optional=True)

@@ -32,7 +32,6 @@ from packtrain._core.versions import (
     SegmentSides,
     Split,
     Version,
-    has_versions,
     random_name,
 )
 from packtrain._readers.dataset.indexed import IndexedValues
@@ -40,7 +39,7 @@ from packtrain._readers.dataset.kept import is_kept
 from packtrain._readers.dataset.sides import Sides, segment_sides
 from packtrain._readers.dataset.store import RecordStore
 from packtrain._readers.dataset.stored_rows import StoredRows
-from packtrain._readers.dataset.versioned import segment_stores
+from packtrain._readers.dataset.versioned import newest_stores
 from packtrain._storage.remote.urls import place_of
 
 from .changing import ChangeReport, would_be
@@ -219,8 +218,7 @@ class _Found:
             if name in version.schema.names and not version.schema[name].indexed:
                 place.require_shards(f"`by` {name}")
         place.bring_indexes(version)
-        # Of a dataset that is as it was packed, there is no document of a version that could be locked.
-        stores = segment_stores(folder, version, "auto", True) if has_versions(folder) else [RecordStore(folder)]
+        stores = newest_stores(folder, version)
         rows = [_kept(folder, segment) for segment in version.segments]
         before = [segment_sides(folder, split, segment) for segment in version.segments]
         recorded = np.concatenate([sides[kept] for sides, kept in zip(before, rows, strict=True)])

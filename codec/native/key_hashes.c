@@ -95,7 +95,8 @@ static bool repeats_in(const uint64_t *hashes, size_t count, uint64_t *table, si
             zeros++;
             continue;
         }
-        size_t slot = (size_t)hash & (slots - 1);
+        /* Numbers that end with the same bits lie apart, too. */
+        size_t slot = (size_t)(hash * STEP >> 32) & (slots - 1);
         while (table[slot] && table[slot] != hash) {
             slot = (slot + 1) & (slots - 1);
         }

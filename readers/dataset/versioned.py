@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from packtrain._core.errors import CorruptFile, UsageError
+from packtrain._core.errors import CorruptFile, UnsupportedVersion, UsageError
 from packtrain._core.files import NO_LOCKS
 from packtrain._core.index import ROWS_PER_BLOCK, Columns
 from packtrain._core.locks import Lock
@@ -34,6 +35,7 @@ from packtrain._core.versions import (
     Segment,
     Split,
     Version,
+    has_versions,
     is_dropped,
     layer_manifest,
     segment_manifest,
@@ -268,6 +270,15 @@ def segment_stores(
         SegmentStore(dataset, schema, segment, lease, io, check, split, sides, copied, caches.get(segment.name))
         for segment in version.segments
     ]
+
+
+def newest_stores(folder: Path, version: Version) -> list[RecordStore]:
+    """The records of each segment of the newest version of a dataset that may be as it was packed."""
+    if not has_versions(folder):
+        # Somebody else may be making it one of versions.
+        with suppress(UnsupportedVersion):
+            return [RecordStore(folder)]
+    return [*segment_stores(folder, version, "auto", True)]
 
 
 def rows_on_sides(
