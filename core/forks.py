@@ -1,4 +1,4 @@
-"""What objects do first in a forked process, where each is a copy of the parent's."""
+"""Lets objects act first in a forked process, where each is a copy of the parent's."""
 
 from __future__ import annotations
 

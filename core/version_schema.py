@@ -1,4 +1,4 @@
-"""What the samples of the segments of a version have together. ``docs/format-versions.md`` has the rules."""
+"""The schema that the segments of a version share. ``docs/format-versions.md`` has the rules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .versions import Layer, Segment, Version, layer_manifest, segment_manifest
 
 @dataclass(frozen=True)
 class MergedSchema:
-    """What the samples of several segments have together.
+    """The schema that several segments share.
 
     Attributes:
         fields: The fields; one that a segment lacks is optional.
@@ -63,7 +63,7 @@ class MergedSchema:
 
 @dataclass(frozen=True)
 class PartSchema:
-    """What the samples of one segment have.
+    """The schema of one segment.
 
     Attributes:
         name: What messages call it.
@@ -97,7 +97,7 @@ class PartSchema:
 
 
 def differing(one: Field, other: Field) -> str:
-    """What keeps a field of one segment and a field of another from being the same field of a version, or ""."""
+    """The property in which fields of two segments differ, so that they are not the same field of a version, or ""."""
     keys = ("kind", "dtype", "shape", "classes")
     return next((key for key in keys if getattr(one, key) != getattr(other, key)), "")
 
@@ -132,11 +132,11 @@ def _joined_classes(parts: Sequence[PartSchema]) -> tuple[str, ...] | None:
 
 
 def part_schemas(folder: Path, version: Version) -> list[PartSchema]:
-    """What the samples of each segment of a version have; raises what `load_part` raises."""
+    """The schema of each segment of a version; raises what `load_part` raises."""
     return [part_schema(folder, segment) for segment in version.segments]
 
 
 def part_schema(folder: Path, segment: Segment) -> PartSchema:
-    """What the samples of a segment have; raises what `load_part` raises."""
+    """The schema of a segment; raises what `load_part` raises."""
     layers = [(layer, layer_manifest(folder, segment, layer)) for layer in segment.layers]
     return PartSchema.of(f"segment {segment.name}", segment_manifest(folder, segment), layers, segment.rows)

@@ -211,7 +211,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Change:
-    """What a version does to the one before it.
+    """The change that a version makes to the one before it.
 
     Attributes:
         kind: One of `CHANGES`.
@@ -578,7 +578,7 @@ def newest_version(folder: Path) -> Version:
 
 
 def first_version(manifest: Manifest, data: bytes) -> tuple[Root, Version]:
-    """What the documents of a packed dataset become, whose manifest has these bytes."""
+    """The documents that a packed dataset gets, whose manifest has these bytes."""
     info = ManifestInfo.of(data)
     root = Root(info.sha256[:32], info)
     return root, Version(

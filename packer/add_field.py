@@ -161,7 +161,7 @@ def _as_settled(column: FieldColumn, field: Field) -> FieldColumn:
 
 
 class LayerRows:
-    """What a list says of the rows of a segment, as a `Listing`. Its lines are the rows.
+    """The samples that a list has for the rows of a segment, as a `Listing`. Its lines are the rows.
 
     Args:
         table: The list, whose first fields are those of the options.
@@ -186,7 +186,7 @@ class LayerRows:
 
     @property
     def source(self) -> Source:
-        """Where the list's values come from."""
+        """The source of the list's values."""
         return self._table.source
 
     def __len__(self) -> int:
@@ -194,7 +194,7 @@ class LayerRows:
         return len(self._matches)
 
     def entries(self, ordinals: npt.NDArray[np.int64]) -> tuple[ListedSample, ...]:
-        """What the list says of these rows."""
+        """The samples that the list has for these rows."""
         wanted = self._matches[ordinals]
         found = iter(self._table.entries(wanted[wanted != MISSING]))
         count = len(self._nothing)

@@ -272,7 +272,7 @@ def chosen_rows(
 
 
 def segment_of(folder: Path, name: str) -> Segment:
-    """What a version says of a segment that has just been packed."""
+    """Describes a segment that has just been packed, for a version."""
     data = read_regular(folder / MANIFEST, MOST_BYTES)
     return Segment(name, ManifestInfo.of(data), Manifest.parse(data, folder / MANIFEST).records)
 

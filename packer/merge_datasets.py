@@ -203,6 +203,8 @@ class _Merged:
                 names[segment.name] = new
                 renamed = [replace(layer, name=name) for layer, name in zip(segment.layers, layers, strict=True)]
                 segments.append(replace(segment, name=new, layers=tuple(renamed)))
+            if both := sorted(columns.keys() & version.columns.keys()):
+                raise UsageError(f"{columns[both[0]][0].address} and {place.address} both have a file {both[0]}")
             columns |= {name: (place, file) for name, file in version.columns.items()}
             if (split := version.split) is not None:
                 rows = tuple(replace(each, segment=names[each.segment]) for each in split.rows)

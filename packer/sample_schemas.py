@@ -1,4 +1,4 @@
-"""What samples hold that a program gives: the schema of one, and of all."""
+"""Finds what samples hold that a program gives: the schema of one, and of all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program gives as a sample: a value by the name of each field, of types that can be stored."""
+"""Samples that a program gives: a value by the name of each field, of types that can be stored."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def parts_of(versions: list[Version]) -> list[Part]:
 
 
 def check_versions(folder: Path, versions: list[Version]) -> Iterator[Problem]:
-    """What is wrong with what versions say of their parts, apart from the content of these."""
+    """Finds what is wrong with what versions say of their parts, apart from the content of these."""
     checked = set[str]()
     for version in versions:
         name = version_name(version.number)

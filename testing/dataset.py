@@ -22,7 +22,7 @@ from packtrain.errors import CorruptRecord
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """What a row of a dataset must be, known without packtrain.
+    """A row as it must be, known without packtrain.
 
     Attributes:
         name: Its path in the list.

@@ -94,7 +94,7 @@ def seed_everything(seed: int) -> None:
 
 
 def as_tensors(made: Any) -> Any:
-    """What a transform makes, with a tensor in the place of each image or array; of an image, with channels first."""
+    """The result of a transform, with a tensor for each image or array; of an image, with channels first."""
     if isinstance(made, (list, tuple)):
         return [as_tensors(view) for view in made]
     if isinstance(made, torch.Tensor):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LookOptions:
-    """How to look at a dataset.
+    """Options for looking at a dataset.
 
     Attributes:
         transform: Name of a transform, as `packtrain tune` takes it: what the network sees. ``"none"``: what is stored.

@@ -57,7 +57,7 @@ class _MissingError(Exception):
 
 @dataclass(frozen=True)
 class View:
-    """What is served.
+    """The dataset that is served, and its options.
 
     Attributes:
         looker: Makes the pictures.

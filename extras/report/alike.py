@@ -105,7 +105,7 @@ def _bits(reach: int) -> int:
 
 
 def _masks(reach: int) -> list[int]:
-    """What part of a hash may be changed by: every number of `_PART_BITS` with at most `reach` ones."""
+    """The changes that a part of a hash may have: every number of `_PART_BITS` with at most `reach` ones."""
     ones = [1 << bit for bit in range(_PART_BITS)]
     return [sum(chosen) for count in range(reach + 1) for chosen in combinations(ones, count)]
 

@@ -198,7 +198,7 @@ class _Part:
         return self.sound & low
 
     def suspects(self) -> Iterator[Suspect]:
-        """What looks wrong, kind by kind, each in the order of rows."""
+        """Yields what looks wrong, kind by kind, each in the order of rows."""
         for number, problem in sorted(self.problems.items()):
             yield Suspect(self.place(number), "damaged", problem)
         plain, bottoms = self.plain, self.looks["grey_bottom"]

@@ -85,7 +85,7 @@ class Suspect:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How often values fall between two edges.
+    """Counts of values between edges.
 
     Attributes:
         edges: The edges, one more than there are counts, in ascending order.
@@ -113,7 +113,7 @@ class ChannelFigures:
 
 @dataclass(frozen=True)
 class DatasetReport:
-    """What is in a dataset.
+    """The contents of a dataset.
 
     Attributes:
         dataset: The dataset, as it was given.

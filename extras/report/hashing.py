@@ -92,7 +92,7 @@ def thumbs(greys: Greys, view: View = WHOLE) -> npt.NDArray[np.float32]:
 
 
 def _seen(greys: Greys, view: View, into: npt.NDArray[T]) -> npt.NDArray[T]:
-    """What a linear map, [any, SIDE], makes of rows and columns of each view: [images, any, any]."""
+    """The result of a linear map, [any, SIDE], of rows and columns of each view: [images, any, any]."""
     down, across = (into, into)
     if view.side != SIDE:
         down, across = (
@@ -106,7 +106,7 @@ def _seen(greys: Greys, view: View, into: npt.NDArray[T]) -> npt.NDArray[T]:
 
 @functools.lru_cache(1024)
 def _lanczos(source: int, target: int, start: float = 0.0, size: float | None = None) -> npt.NDArray[np.float32]:
-    """What each pixel counts for each of `target` that `size` pixels from `start` become, float32 [target, source]."""
+    """The weight of each pixel in each of `target` that `size` pixels from `start` become, float32 [target, source]."""
     scale = (source if size is None else size) / target
     centre = start + (np.arange(target)[:, None] + 0.5) * scale
     x = (np.arange(source) + 0.5 - centre) / max(scale, 1.0)

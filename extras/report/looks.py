@@ -84,7 +84,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Seen:
-    """What came of a `Range`.
+    """The result of a `Range`.
 
     Attributes:
         part: Number of the dataset.
@@ -103,7 +103,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class _Message:
-    """What the process says of one record: its look in base64, or why there is none; neither if it is missing."""
+    """A message about one record: its look in base64, or why there is none; neither if it is missing."""
 
     look: str | None
     problem: str | None

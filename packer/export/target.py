@@ -1,4 +1,4 @@
-"""What every form of export has in common: the parts, and the samples that a worker writes to one of them."""
+"""Holds what every form of export has in common: the parts, and the samples that a worker writes to one of them."""
 
 from __future__ import annotations
 

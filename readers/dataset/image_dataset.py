@@ -244,7 +244,7 @@ class ImageDataset(Dataset[Any]):
         return f"{type(self).__name__}({self._size()} of {', '.join(paths[:_SHOWN])}{more}, {self._transform_shown()})"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows; whatever is wrong with the dataset, it is no error to look at it."""
+        """Makes what a notebook shows; whatever is wrong with the dataset, it is no error to look at it."""
         from .thumbnails import html_of
 
         try:

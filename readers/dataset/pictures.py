@@ -33,7 +33,7 @@ _SCALES: Final = (8, 4, 2)
 
 @dataclass(frozen=True)
 class Look:
-    """What is drawn, and how large.
+    """Options for what is drawn, and how large.
 
     Attributes:
         side: The most pixels of an image's width and height.

@@ -92,7 +92,7 @@ class Query:
 
 
 class Column:
-    """What an expression can name.
+    """A column that an expression can name.
 
     Attributes:
         read: Gives its values in some rows, int64 [n].
@@ -114,7 +114,7 @@ def query_columns(store: Store, names: Iterable[str], rows: Rows, numbers: Rows)
 
 
 def columns_of(store: Store) -> dict[str, Column]:
-    """What an expression can name in a dataset."""
+    """The columns that an expression can name in a dataset."""
     pl, schema = _engine(), store.schema
     columns = {
         "row": Column(pl.Series),

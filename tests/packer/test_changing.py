@@ -235,7 +235,7 @@ class Changes(RuleBasedStateMachine):
 
 
 TestChanges = Changes.TestCase
-EXAMPLES = max(10, settings().max_examples // 8)
+EXAMPLES = max(10, settings().max_examples // 4)
 TestChanges.settings = settings(max_examples=EXAMPLES, stateful_step_count=6, deadline=None)
 
 

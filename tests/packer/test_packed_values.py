@@ -181,7 +181,7 @@ class Values(RuleBasedStateMachine):
 
 
 TestValues = Values.TestCase
-TestValues.settings = settings(max_examples=max(5, settings().max_examples // 10), stateful_step_count=6, deadline=None)
+TestValues.settings = settings(max_examples=max(5, settings().max_examples // 4), stateful_step_count=6, deadline=None)
 
 
 def field(name: str, kind: str, *, optional: bool = False, dtype: str | None = None) -> FieldColumn:
