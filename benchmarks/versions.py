@@ -15,13 +15,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, repeat
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any, Final
 
 ROUNDS: Final = 5
 _BATCH: Final = 128
+_ROOT: Final = Path(__file__).resolve().parents[1]
 _SAMPLES: Final = 3000
 
 
@@ -76,9 +78,35 @@ def raw(folder: Path) -> float:
     return _loaded(folder / "raw", 5)
 
 
+def raw_resized(folder: Path) -> float:
+    """Seconds of the same with random sizes of crops."""
+    return _loaded(folder / "raw", 2, resized=True)
+
+
 def crop_ready(folder: Path) -> float:
     """Seconds of a loader with two workers over crop-ready JPEGs."""
-    return _loaded(folder / "crop-ready", 1)
+    return _loaded(folder / "crop-ready", 1, resized=True)
+
+
+def from_store(folder: Path) -> float:
+    """Seconds of a loader with two workers over raw records of a website, all of which its cache has."""
+    address = Path(folder, "address").read_text()
+    return _loaded(f"{address}/raw", 5, stage=folder / "stream")
+
+
+def growing(folder: Path) -> float:
+    """Seconds to read a growing cache, which nobody fills, with two workers."""
+    from packtrain import GrowingCache, Loader
+
+    dataset = GrowingCache(folder / "growing").dataset(fields=("x",), timeout=60)
+    with Loader(dataset, 16, shuffle=True, num_workers=2) as loader:
+        return _passed(loader, 5)
+
+
+def fill(folder: Path) -> float:
+    """Seconds to fill a growing cache."""
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        return _fill(Path(made, "cache"))
 
 
 def worker_memory(folder: Path) -> float:
@@ -121,7 +149,11 @@ TASKS: Final[dict[str, Callable[[Path], float]]] = {
         crop_ready_samples,
         coefficient_samples,
         raw,
+        raw_resized,
         crop_ready,
+        from_store,
+        growing,
+        fill,
         worker_memory,
         pack,
         index,
@@ -141,25 +173,42 @@ def _cropped(dataset: Path) -> float:
     return time.perf_counter() - started
 
 
-def _loaded(dataset: Path, epochs: int) -> float:
+def _loaded(dataset: Path | str, epochs: int, *, resized: bool = False, **opened: Any) -> float:
     from packtrain import Loader, open_dataset
     from packtrain.transforms import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 
-    crop = RandomCrop(224) if dataset.name == "raw" else RandomResizedCrop(224)
-    with Loader(
-        open_dataset(dataset, [crop, RandomHorizontalFlip()]), _BATCH, shuffle=True, seed=0, num_workers=2
-    ) as loader:
-        batches = chain.from_iterable(repeat(loader, epochs))
-        next(batches)
-        started = time.perf_counter()
-        for _ in batches:
-            pass
-        return time.perf_counter() - started
+    transform = [RandomResizedCrop(224) if resized else RandomCrop(224), RandomHorizontalFlip()]
+    samples = open_dataset(dataset, transform, **opened)
+    with Loader(samples, _BATCH, shuffle=True, seed=0, num_workers=2) as loader:
+        return _passed(loader, epochs)
+
+
+def _passed(loader: Iterable[object], epochs: int) -> float:
+    """Seconds of so many epochs, after the first batch."""
+    batches = chain.from_iterable(repeat(loader, epochs))
+    next(batches)
+    started = time.perf_counter()
+    for _ in batches:
+        pass
+    return time.perf_counter() - started
+
+
+def _fill(cache: Path) -> float:
+    return _command("fill", "benchmarks.versions:arrays", cache, "--budget", "4GB")
+
+
+def arrays() -> Iterator[dict[str, Any]]:
+    """Yields the samples of a growing cache."""
+    import numpy as np
+
+    numbers = np.random.default_rng(0).standard_normal((150, 1000), np.float32)
+    return ({"x": numbers} for _ in range(1500))
 
 
 def _command(*arguments: object) -> float:
     started = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "packtrain", *map(str, arguments)], check=True, capture_output=True)
+    command = [sys.executable, "-m", "packtrain", *map(str, arguments)]
+    subprocess.run(command, check=True, capture_output=True, cwd=_ROOT)
     return time.perf_counter() - started
 
 
@@ -174,12 +223,14 @@ def _prepare(folder: Path, images: Path) -> None:
     (folder / "shards").mkdir()
     for shard in (folder / "crop-ready").glob("*.tar"):
         os.link(shard, folder / "shards" / shard.name)
-    (folder / "staged").mkdir()
+    for name in ("staged", "stream"):
+        (folder / name).mkdir()
     _command("stage", folder / "raw", "--to", folder / "staged")
+    _fill(folder / "growing")
 
 
 def _once(python: str, task: str, folder: Path) -> float:
-    answer = subprocess.run([python, __file__, "--run", task, str(folder)], check=True, capture_output=True, text=True)
+    answer = subprocess.run([python, __file__, "--run", task, str(folder)], check=True, stdout=PIPE, text=True)
     return float(json.loads(answer.stdout.splitlines()[-1]))
 
 
@@ -188,6 +239,7 @@ def main() -> None:
         print(json.dumps(TASKS[sys.argv[2]](Path(sys.argv[3]))))
         return
     from benchmarks.measure import alternate, machine, ratio, save, scratch
+    from benchmarks.servers import website
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("other", help="the interpreter that has the other version")
@@ -195,7 +247,9 @@ def main() -> None:
     parser.add_argument("--variant", default="", help="what to add to the name of the file with the results")
     options = parser.parse_args()
     before, figures = machine(), dict[str, Any]()
-    with scratch() as folder:
+    with scratch() as folder, website(folder) as server:
+        Path(folder, "address").write_text(server.url)
+        (server.folder / "raw").symlink_to(folder / "raw")
         _prepare(folder, Path(os.environ["PACKTRAIN_IMAGES"]))
         for task in options.tasks:
             cases: dict[str, Callable[[], float]] = {
