@@ -94,8 +94,8 @@ bench-peers: setup ## compare the loader with its peers (ARGS=--quick shows that
 
 # A single campaign may take many minutes, so the limit for a test that hangs is longer.
 .PHONY: stress
-stress: setup ## run the long randomised tests, and campaigns of faults at every point
-	$(BIN)/pytest --complete --every-point -m 'stress or campaign' -o faulthandler_timeout=3000 $(ARGS)
+stress: setup ## run the long randomised tests, more examples of properties, and campaigns of faults at every point
+	$(BIN)/pytest --complete --every-point -m 'stress or campaign or hypothesis' -o faulthandler_timeout=3000 $(ARGS)
 
 # Folders with include/ and lib/ of a libjpeg-turbo or mozjpeg, beside the libjpeg of the system.
 LIBJPEGS ?=

@@ -34,7 +34,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--complete", action="store_true", help="run tests marked `complete`, and more points of campaigns of faults"
     )
-    parser.addoption("--every-point", action="store_true", help="go through all points of campaigns of faults")
+    parser.addoption(
+        "--every-point", action="store_true", help="go through all points of campaigns of faults, and more examples"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -44,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     tests start would ignore them too. A handler, unlike "ignore", is not inherited: they start with the default.
     """
     # No deadline: the time that an example takes says nothing about a law.
-    examples = 100 if config.getoption("complete") else 10
+    examples = 100 if config.getoption("every_point") else 30 if config.getoption("complete") else 10
     settings.register_profile("laws", deadline=None, print_blob=True, max_examples=examples)
     settings.load_profile("laws")
     set_hypothesis_home_dir(config.rootpath / ".hypothesis")  # by default in the current folder, whatever that is

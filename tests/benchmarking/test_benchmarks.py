@@ -124,13 +124,8 @@ def test_every_effect_is_measured() -> None:
 
 
 @pytest.mark.complete
-@pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize(
-    "name",
-    [
-        "bytes",
-        *(pytest.param(name, marks=pytest.mark.complete) for name in RECIPES if name not in ("bytes", "timm")),
-    ],
+    ("name", "side"), [(name, SIDES[number % 2]) for number, name in enumerate(RECIPES) if name != "timm"]
 )
 def test_both_sides_of_a_recipe_make_the_same_kind_of_batch(
     jpegs: Path, name: str, side: str, torchvision: Any

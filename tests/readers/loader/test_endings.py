@@ -123,13 +123,16 @@ def shared_files() -> set[str]:
 
 
 def deeds(first: str, *others: str) -> pytest.MarkDecorator:
-    """What workers are at when it ends, of which a sample has the first alone: "search" keeps the interpreter."""
+    """How workers start and what they are at when it ends: "search" keeps the interpreter.
+
+    A sample has the first alone. What they do matters where they are forked, and hold what their siblings hold.
+    """
+    more = [*(("fork", each) for each in others), ("forkserver", first), ("spawn", first)]
     return pytest.mark.parametrize(
-        "deed", [first, *(pytest.param(each, marks=pytest.mark.complete) for each in others)]
+        ("method", "deed"), [("fork", first), *(pytest.param(*each, marks=pytest.mark.complete) for each in more)]
     )
 
 
-@START_METHODS
 @deeds("sleep", "stop", "search")
 def test_no_worker_outlives_a_killed_parent(method: str, deed: str) -> None:
     with Consumer(method=method, deed=deed, workers=2 if method == "fork" else 1) as run:
@@ -149,7 +152,6 @@ def test_nor_do_those_that_were_forked_before_others(deed: str) -> None:
         assert run.end() == (-signal.SIGKILL, "")
 
 
-@START_METHODS
 @deeds("stop", "", "sleep", "search")
 def test_ctrl_c_ends_everything(method: str, deed: str) -> None:
     with Consumer(method=method, deed=deed, workers=2 if method == "fork" else 1) as run:
