@@ -209,23 +209,62 @@ def test_what_a_huffman_decoder_may_get_wrong(kind: str, restart: int) -> None:
         values = np.array(list(blocks(random, kind, 48))).reshape(6, 8, 64)
         source = Picture(64, 48, ((1, 1),), (values,), ((1,) * 64,))
         data = written(source, random, restart=restart)
-        check(data, (0, 0, 64, 48), oracle(data))
-        data = encoded(Image.open(io.BytesIO(data)), quality=100, restart_marker_blocks=restart, optimize=True)
-        check(data, (0, 0, 64, 48), oracle(data))
+        optimised = encoded(Image.open(io.BytesIO(data)), quality=100, restart_marker_blocks=restart, optimize=True)
+        for each in (data, optimised):
+            check(each, (0, 0, 64, 48), oracle(each))
+            check(each, (0, 0, 8, 6), oracle(each, 8), scale=8)
+
+
+def grey(width: int, height: int, dc: tuple[int, int], ac: list[tuple[int, int]], bits: str) -> bytes:
+    """A grey JPEG whose tables hold these codes (length, symbol) and whose scan is these bits, with ones at the end."""
+    tables = b""
+    for number, codes in ((0, [dc]), (0x10, ac)):
+        counts = bytes(sum(length == size for length, _ in codes) for size in range(1, 17))
+        tables += segment(0xC4, bytes([number]) + counts + bytes(symbol for _, symbol in codes))
+    frame = b"\x08" + height.to_bytes(2) + width.to_bytes(2) + b"\1\1\x11\0"
+    head = segment(0xDB, b"\0" + b"\1" * 64) + segment(0xC0, frame) + tables
+    coded = int(bits + "1" * (-len(bits) % 8), 2).to_bytes(-(-len(bits) // 8)).replace(b"\xff", b"\xff\0")
+    return b"\xff\xd8" + head + segment(0xDA, b"\1\1\0\0\x3f\0") + coded + b"\xff\xd9"
 
 
 def test_differences_that_grow_beyond_all_bounds() -> None:
     """66,000 times the largest step of a code: the pixels of libjpeg or an error, but no undefined behaviour."""
-    code = segment(0xC4, b"\0\1" + bytes(15) + b"\x0f") + segment(0xC4, b"\x10\1" + bytes(15) + b"\0")
     width, rows = 65500, 9
-    size = (8 * rows).to_bytes(2) + width.to_bytes(2)
-    head = segment(0xDB, b"\0" + b"\1" * 64) + segment(0xC0, b"\x08" + size + b"\1\1\x11\0")
     bits = ("0" + "1" * 15 + "0") * (-(-width // 8) * rows)
-    coded = int(bits + "1" * (-len(bits) % 8), 2).to_bytes(-(-len(bits) // 8)).replace(b"\xff", b"\xff\0")
-    data = b"\xff\xd8" + head + code + segment(0xDA, b"\1\1\0\0\x3f\0") + coded + b"\xff\xd9"
+    data = grey(width, 8 * rows, (1, 15), [(1, 0)], bits)
     found = decoded(data, (0, 0, width, 8 * 7), 1)
     np.testing.assert_array_equal(found, oracle(data, mode="L")[: 8 * 7])
     decoded(data, (0, 0, width, 8 * rows), 1)
+
+
+@pytest.mark.parametrize("length", [2, 5, 9, 10, 11, 12, 16])
+def test_codes_that_mean_nothing(length: int) -> None:
+    """A block that ends with an unused code or a symbol of progressive images is refused, decoded or passed over."""
+    last = "1" + "0" * (length - 1)
+    for before in (*range(6), 30, 61, 62):
+
+        def block(symbol: int, code: str, before: int = before) -> bytes:
+            return grey(8, 8, (1, 0), [(1, 1), (length, symbol)], "0" + "01" * before + code)
+
+        for scale in (1, 8):
+            whole = (0, 0, 8 // scale, 8 // scale)
+            check(block(0, last), whole, oracle(block(0, last), scale), scale=scale)
+            for damaged in (block(0x10, last), block(0xE0, last), block(0, "1" * length)):
+                with pytest.raises(ValueError, match="the coded data is damaged"):
+                    _extension.decode(damaged, whole, 4, scale)
+
+
+def test_the_longest_codes_and_values() -> None:
+    """Where they are passed over, the first coefficients of the blocks after them are still found."""
+    random = np.random.default_rng(0)
+    bits = ""
+    for size in random.integers(0, 2, 4 * 63).reshape(4, 63).tolist():
+        bits += "0" + format(int(random.integers(1 << 8)), "08b")
+        for large in size:
+            code, width = ("0" * 16, 15) if large else ("0" * 15 + "1", 12)
+            bits += code + format(int(random.integers(1 << width)), f"0{width}b")
+    data = grey(32, 8, (1, 8), [(16, 15), (16, 12)], bits)
+    check(data, (0, 0, 4, 1), oracle(data, 8), scale=8)
 
 
 class TestRefusals:
