@@ -279,6 +279,9 @@ static inline const unsigned char *read_bands(Parts *parts, int *bands_count, co
 /* Reads what comes before the coefficients of the bands. */
 static inline void begin(Parts *parts, const unsigned char *in, int count) {
     int bands;
+    if (count > GROUP) {
+        __builtin_unreachable(); /* Otherwise gcc warns that `parts` has no room for more. */
+    }
     parts->classes = read_bands(parts, &bands, read_dc(parts, in, count), count);
     parts->sound &= !(bands & 1 && parts->classes[bands / 2] >> 4);
     parts->masks = parts->classes + (bands + 1) / 2;
