@@ -49,6 +49,7 @@ def compilers(choices: tuple[tuple[str, ...], ...]) -> list[tuple[str, ...]]:
     return [choice for choice in choices if shutil.which(choice[0])]
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("compiler", compilers(COMPILERS), ids=" ".join)
 def test_no_compiler_warns(compiler: tuple[str, ...], tmp_path: Path) -> None:
     """Optimising as setuptools does, since much of what a compiler warns of it finds only then."""
