@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
 from typing import Any, Final
 
 import numpy as np
@@ -70,6 +72,13 @@ def copied(sample: Sample) -> tuple[Sample, int]:
             value = bytes(value)
         elif hasattr(value, "__array__"):
             value = np.array(value)
+        elif isinstance(value, Mapping | list | tuple):
+            # What cannot be copied is refused when it is stored, with the reason.
+            with suppress(Exception):
+                value = deepcopy(value)
+        elif is_picture(value) and value.format is None:
+            # One that was opened from a file knows more than its pixels, such as its orientation.
+            value = value.copy()
         size += getattr(value, "nbytes", 0) or (len(value) if isinstance(value, str | bytes) else 0)
         copied[name] = value
     return copied, size

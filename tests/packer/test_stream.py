@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.making import BAD, failing, image, sample, stream
-from helpers.support import tree
+from helpers.support import picture, tree
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,16 +74,20 @@ def test_inputs_of_a_function_come_one_by_one_too(tmp_path: Path) -> None:
     assert verify(tmp_path / "out").problems == ()
 
 
-def test_a_source_may_use_its_buffer_again(tmp_path: Path) -> None:
+def test_a_source_may_use_again_what_it_has_yielded(tmp_path: Path) -> None:
     def reused() -> Iterator[dict[str, Any]]:
-        buffer = np.zeros(1000, np.float32)
+        numbers, boxes, about, photo = np.zeros(9, np.float32), [0, 0], {"inner": {"n": 0}}, picture(1, 8, 8)
         for number in range(COUNT):
-            buffer[:] = number
-            yield {"x": buffer}
+            numbers[:] = boxes[1] = about["inner"]["n"] = number
+            photo.paste((number,) * 3, (0, 0, 8, 8))
+            yield {"image": photo, "label": boxes, "numbers": numbers, "boxes": ([boxes],), "about": about}
 
-    pack(reused(), tmp_path / "out", SMALL)
-    dataset = open_dataset(tmp_path / "out", fields=("x",))
-    assert [float(dataset[number].x.mean()) for number in range(COUNT)] == list(range(COUNT))
+    pack(reused(), tmp_path / "out", PackOptions(store=StoreOptions("raw"), shard_size=SHARD))
+    dataset = open_dataset(tmp_path / "out", fields=("image", "label", "numbers", "boxes", "about"))
+    for number in range(COUNT):
+        found = dataset[number]
+        assert (found.label.tolist(), found.boxes, found.about) == ([0, number], [[[0, number]]], {"inner": {"n": number}})
+        assert set(np.asarray(found.image).flat) == set(found.numbers.tolist()) == {number}
 
 
 @given(st.lists(st.tuples(st.binary(max_size=60), st.text(max_size=9)), min_size=1, max_size=90), st.integers(1, 200))
