@@ -223,7 +223,7 @@ def _samples(source: Path | str) -> Any:
         if callable(found) and not isinstance(found, Iterable) and not is_items(found):
             try:
                 found = found()
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise UsageError(f"source {name}: {with_line(error, __file__)}") from error
     if isinstance(found, str | bytes | os.PathLike) or not (isinstance(found, Iterable) or is_items(found)):
         raise UsageError(

@@ -127,7 +127,7 @@ class InputSource:
             item = self._items[line]
         except (MemoryError, Refused):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if isinstance(self._items, Rows) and isinstance(error, PacktrainError):
                 raise
             raise _refusal(error) from error
@@ -177,7 +177,7 @@ class InputSource:
         return path
 
 
-def _refusal(error: Exception) -> Refused:
+def _refusal(error: BaseException) -> Refused:
     """The reason for what the user's code raises, which may be anything; it is the same in each run."""
     return Refused(without_addresses(with_line(error, __file__)))
 
@@ -193,7 +193,7 @@ def made(function: Function | None, item: Any) -> Any:
         sample = item if function is None else function(item)
     except MemoryError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _refusal(error) from error
     if sample is None:
         raise Refused("there is no sample, but None")

@@ -192,7 +192,7 @@ class Stream:
                 return
             except (PacktrainError, MemoryError):
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise PackError(
                     f"the source failed after {self.done} samples: {with_line(error, __file__)}. It cannot be asked "
                     "for the rest, so nothing is kept: mend it and pack again"

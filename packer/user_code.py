@@ -50,6 +50,11 @@ def load_named(name: str, expected: str) -> Any:
             f"source {name}: there is no module {error.name}, neither in {folder} nor among those that are installed. "
             "Run this in the folder of the module, or name that folder in PYTHONPATH"
         ) from error
+    except SystemExit as error:
+        raise UsageError(
+            f"source {name}: {module_name} ends the process when it is imported: put the program's actions under "
+            '`if __name__ == "__main__":`'
+        ) from error
     except Exception as error:
         raise UsageError(f"source {name}: {module_name} cannot be imported: {described(error)}") from error
     try:
@@ -57,6 +62,9 @@ def load_named(name: str, expected: str) -> Any:
     except AttributeError as error:
         public = [each for each in vars(module) if not each.startswith("_")]
         raise UsageError(f"source {name}: {module_name} has no {path}{did_you_mean(path, public)}") from error
+    except Exception as error:
+        # A module may make its names when they are asked for.
+        raise UsageError(f"source {name}: {module_name} does not give {path}: {with_line(error, __file__)}") from error
 
 
 def pickled(value: object, what: str, advice: str) -> bytes:

@@ -15,6 +15,7 @@ from packtrain import PackOptions, open_dataset, pack
 from .conftest import Run
 
 MODULE = """
+import sys
 from helpers.making import Images, sample, stream
 
 numbers = range(9)
@@ -38,6 +39,18 @@ def stop(number):
 def broken():
     raise ValueError("no samples today")
 
+def ended():
+    yield from stream(2)
+    sys.exit()
+
+def leaves(number):
+    sys.exit()
+
+def __getattr__(name):
+    if name == "lazy":
+        raise ImportError("lazy needs more")
+    raise AttributeError(name)
+
 number = 5
 """
 
@@ -47,6 +60,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A module in the working folder."""
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "my_data.py").write_text(MODULE)
+    (tmp_path / "work" / "program.py").write_text("import sys\nnumbers = [1]\nsys.exit()")
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield "my_data"
@@ -85,6 +99,11 @@ def test_a_function_that_yields_samples(run: Run, module: str, tmp_path: Path) -
         (["my_data:samples", "out", "--workers", "2"], "`--workers`: samples that come one by one"),
         (["my_data:samples", "out", "--part", "1/2"], "`--part`: samples that come one by one"),
         (["my_data:broken", "out"], "source my_data:broken: ValueError: no samples today ("),
+        (["my_data:lazy", "out"], "my_data does not give lazy: ImportError: lazy needs more ("),
+        (["my_data:ended", "out"], "the source failed after 2 samples: SystemExit ("),
+        (["my_data:numbers", "out", "--function", "my_data:leaves", "--workers", "1"], "First: input 0 ('0'): SystemExit ("),
+        (["my_data:leaves.__wrapped__", "out"], "my_data has no leaves.__wrapped__"),
+        (["program:numbers", "out"], "program ends the process when it is imported: put the program's actions under"),
         (["my_data:number", "out"], "an object of type int, neither samples nor a function that yields them"),
         (["my_data:nummbers", "out"], "my_data has no nummbers; did you mean 'numbers'?"),
         (["your_data:numbers", "out"], "there is no module your_data, neither in"),
