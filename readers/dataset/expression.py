@@ -143,6 +143,14 @@ def _instead(word: str, known: Iterable[str]) -> str:
     return did_you_mean(word, known) or f": take one of {', '.join(known)}"
 
 
+def _spelt(token: Token) -> str:
+    kind, word = token
+    if kind == "number" and not word.isdigit():
+        # polars would take 0.5 for a decimal, which has few digits and no result of a division by zero.
+        return f"cast('{word}' as double)"
+    return f'"{word}"' if kind == "column" else _SPELT.get(word, word) if kind in ("sign", "function") else word
+
+
 def _written(text: str, tokens: list[Token]) -> Iterator[str]:
     """The tokens for polars; raises UsageError for parentheses that do not fit, and for too many of anything."""
     operators, closing, before = 0, list[str](), Token("", "")
@@ -161,7 +169,7 @@ def _written(text: str, tokens: list[Token]) -> Iterator[str]:
             yield closing.pop()
         else:
             operators += word in _OPERATORS if kind == "keyword" else kind == "sign" and word != ","
-            yield f'"{word}"' if kind == "column" else _SPELT.get(word, word) if kind in ("sign", "function") else word
+            yield _spelt(token)
         before = token
     if closing:
         raise wrong(text, "a ( is never closed: add the )")
