@@ -73,6 +73,9 @@ class HubAddress:
         with self._errors(hub):
             api = hub.HfApi()
             commit = api.dataset_info(self.repository, revision=self.revision).sha
+            if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
+                # It becomes the name of a folder.
+                raise ValueError("the commit of the dataset is not 40 hexadecimal digits")
             if on_warning is not None and not _COMMIT.fullmatch(self.revision or ""):
                 on_warning(
                     f"{self} is now commit {commit}. To continue this run or to repeat it once there is another one, "
@@ -121,6 +124,8 @@ class HubAddress:
             yield
         except (PacktrainError, MemoryError):
             raise
+        except errors.HFValidationError as error:
+            raise UsageError(f"{self} is not the address of a dataset: {error}") from error
         except errors.RevisionNotFoundError as error:
             raise ListError(
                 f"dataset {self.repository} has no revision {self.revision}: name another, or none"

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -21,7 +22,7 @@ from helpers.support import require_module
 
 from packtrain import open_dataset
 from packtrain._packer.hub import HubAddress
-from packtrain.errors import ListError, UsageError
+from packtrain.errors import ListError, RemoteError, UsageError
 
 TOKEN = "hf_of_the_test"
 NAME = "owner/fish"
@@ -177,6 +178,7 @@ def test_a_private_dataset_takes_a_token(hub: Hub, tmp_path: Path) -> None:
         (f"{NAME}/none/*.parquet", "has no folder none"),
         (f"{NAME}/data/val-*.parquet", "names no Parquet file"),
         (NAME, "several splits: test, train"),
+        ("../fish/data", "hf://datasets/../fish/data is not the address of a dataset"),
     ],
 )
 def test_what_is_not_there_is_named(hub: Hub, monkeypatch: pytest.MonkeyPatch, path: str, expected: str) -> None:
@@ -187,6 +189,19 @@ def test_what_is_not_there_is_named(hub: Hub, monkeypatch: pytest.MonkeyPatch, p
     with running(hub) as endpoint:
         monkeypatch.setattr(constants, "ENDPOINT", endpoint)
         with pytest.raises((ListError, UsageError), match=re.escape(expected)):
+            address.fetch()
+
+
+@pytest.mark.parametrize("commit", ["../../../../outside", "main", None])
+def test_a_commit_that_is_none_names_no_folder(hub: Hub, monkeypatch: pytest.MonkeyPatch, commit: Any) -> None:
+    from huggingface_hub import constants
+
+    hub.commit = commit
+    address = HubAddress.of(f"hf://datasets/{NAME}/data/train-*.parquet")
+    assert address is not None
+    with running(hub) as endpoint:
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        with pytest.raises(RemoteError, match="does not answer as it should: the commit of the dataset is not 40"):
             address.fetch()
 
 
