@@ -18,6 +18,7 @@ import numpy as np
 from packtrain._core.schema import IMAGE, LABEL
 
 from .lists.parquet import is_numeric, is_plain, is_text, is_type, item_type
+from .lists.suggestions import field_words
 from .options import Columns, FieldColumn
 from .sources import Refused, read_source
 
@@ -49,7 +50,7 @@ class Features:
         """
         try:
             described = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"].items()
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
             described = ()
         dtypes = {name: _plain(schema.field(name).type) for name in schema.names}
         known = {name: feature for name, feature in described if name in dtypes and isinstance(feature, dict)}
@@ -75,7 +76,7 @@ class Features:
         image, label = self.image(), self.label()
         kinds = {name: self._kind(name) for name in self.dtypes if name not in (image, label)}
         fields = [
-            FieldColumn(_field(name), kind, name, by_path=kind == "image", optional=name in missing)
+            FieldColumn(_field(name, kind), kind, name, by_path=kind == "image", optional=name in missing)
             for name, kind in kinds.items()
             if kind
         ]
@@ -114,19 +115,26 @@ def _is_image(feature: Mapping[str, Any], dtype: Any, wanted: bool) -> bool:
     """True for what ``datasets`` calls an image, a struct that looks like one, and bytes that are wanted as one."""
     kind = feature.get("_type", "Image")
     if is_type(dtype, "struct"):
-        return kind == "Image" and {dtype.field(number).name for number in range(dtype.num_fields)} == {"bytes", "path"}
+        held = {dtype.field(number).name: dtype.field(number).type for number in range(dtype.num_fields)}
+        return kind == "Image" and held.keys() == {"bytes", "path"} and _are_image(**held)
     if is_type(dtype, "binary", "large_binary"):
         return wanted or feature.get("_type") == "Image"
     return is_text(dtype) and feature.get("_type") == "Image"
+
+
+def _are_image(bytes: Any, path: Any) -> bool:
+    """True for the types of the content of a file, and of its path; of a column without a value, nobody knows."""
+    return is_type(bytes, "binary", "large_binary", "null") and (is_text(path) or is_type(path, "null"))
 
 
 def _only(names: Sequence[str], usual: Sequence[str]) -> str | None:
     return names[0] if len(names) == 1 else next((name for name in usual if name in names), None)
 
 
-def _field(column: str) -> str:
+def _field(column: str, kind: str) -> str:
     """The name of a field that is closest to that of a column."""
-    return re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_") or column
+    plain = re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_")
+    return field_words(plain, kind).partition("=")[0]
 
 
 def plain_sample(
@@ -148,6 +156,11 @@ def plain_sample(
     for name in features.images:
         if name in values:
             values[name] = _image(name, values[name], folder)
+    # A text in a column of arrays is taken for the path of an .npy file.
+    files = [field.column for field in columns.fields if field.by_path or field.kind == "array"]
+    for column in files if columns.image is None else (columns.image, *files):
+        if folder is not None and column not in features.images and isinstance(path := values.get(column), str):
+            values[column] = _inside(column, folder, path)
     for field in columns.fields:
         name = field.column
         if field.kind == "array" and values.get(name) is not None and is_numeric(features.dtypes[name]):
@@ -180,15 +193,21 @@ def _image(column: str, value: Any, folder: Path | None) -> Any:
         data, path = None, data
     if data is not None or not path:
         return data
+    found = path if folder is None else _inside(column, folder, path)
     try:
-        return read_source(path if folder is None else _inside(folder, path))
-    except (Refused, ValueError) as refusal:
+        return read_source(found)
+    except Refused as refusal:
         raise Refused(f"column {column!r}: {path}: {refusal}") from refusal
 
 
-def _inside(folder: Path, path: str) -> str:
+def _inside(column: str, folder: Path, path: str) -> str:
     """The file that a path names; whoever wrote the Parquet file could name any other."""
-    found = os.path.join(folder, path)
+    found = os.path.join(os.path.abspath(folder), path)
+    if "\0" in path:
+        raise Refused(f"column {column!r}: {path!r} holds a null character, as no path does")
     if not os.path.realpath(found).startswith(os.path.join(os.path.realpath(folder), "")):
-        raise Refused("it leads out of the folder of the Parquet file, from which alone images are taken")
+        raise Refused(
+            f"column {column!r}: {path}: it leads out of the folder of the Parquet file, from which alone files "
+            "are taken"
+        )
     return found

@@ -15,6 +15,7 @@ from packtrain._core.errors import ListError, UsageError
 
 from .features import Features, plain_sample
 from .hub import HubAddress
+from .lists.rows import columns_of
 from .options import Columns, PackOptions
 from .parquet_samples import PARQUET, ParquetFile, ParquetSamples, named_files, parquet_files
 
@@ -67,7 +68,8 @@ def hugging_face_samples(
     Raises:
         MissingDependency: pyarrow is not installed.
         ListError: A file is no Parquet file, or unlike the others.
-        UsageError: A folder has several splits, or the options ask for an order that takes too long.
+        UsageError: A folder has several splits, or the options name a column that there is not, or ask for an order
+            that takes too long.
     """
     found: ParquetSamples | LibrarySamples
     if (files := _files(source, on_warning)) is not None:
@@ -90,6 +92,8 @@ def hugging_face_samples(
     else:
         return None
     features = found.features
+    if options.columns is not None:
+        columns_of(list(features.dtypes), options.columns.names, files[0].name if files else "the dataset")
     if on_warning is not None and options.columns is None and (names := features.left_out()):
         held = ", ".join(f"{name!r} ({features.dtypes[name]})" for name in names)
         on_warning(f"columns are left out, because values of their types cannot be stored: {held}")

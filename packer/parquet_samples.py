@@ -7,18 +7,22 @@ import hashlib
 import os
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path, PurePath
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, BinaryIO, Final, NamedTuple, TypeVar
 
 from packtrain._core.errors import ListError, UnreadableFile, UsageError
+from packtrain._core.opening import open_regular
 
 from .features import Features, plain_sample
 from .listing import Rows
 from .lists.folder import is_image_name
 from .lists.parquet import is_type, open_parquet, require_pyarrow
 from .options import Columns
+from .sources import Refused
 
 PARQUET: Final = (".parquet", ".pq")
 _FOOTER: Final = 1 << 20
@@ -164,10 +168,12 @@ class ParquetSamples(Rows):
     def __init__(self, files: Sequence[ParquetFile], asked: Columns | None = None) -> None:
         self._files: Final = tuple(files)
         self._groups: list[_Group] = []
+        self._states: list[tuple[int, int]] = []
         digest, schema = hashlib.sha256(), None
         for number, (path, name, identity) in enumerate(self._files):
-            with open(path, "rb") as file:
+            with os.fdopen(open_regular(path), "rb") as file:
                 opened = open_parquet(file, name)
+                self._states.append(_state(file))
                 # It has the place and the size of every column of every group.
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(0, size - _FOOTER))
@@ -175,7 +181,7 @@ class ParquetSamples(Rows):
                 digest.update(identity.encode() or file.read())
                 schema = opened.schema_arrow if schema is None else schema
                 _require_alike(schema, self._files[0].path, opened.schema_arrow, path)
-                self._groups += _groups(number, opened.metadata, schema.names)
+                self._groups += _groups(number, name, opened.metadata, schema)
         assert schema is not None, "there is a file"
         self._starts: Final = [0, *accumulate(group.rows for group in self._groups)]
         self._digest: Final = digest.hexdigest()
@@ -235,16 +241,23 @@ class ParquetSamples(Rows):
 
     def distinct(self, column: str) -> set[str]:
         """The texts in a column."""
-        return {
-            text
-            for number in range(len(self._groups))
-            for batch in self._batches(number, [column])
-            for text in batch.columns[column].unique().to_pylist()
-            if text is not None
-        }
+        found: set[Any] = set()
+        for number in range(len(self._groups)):
+            for batch in self._batches(number, [column]):
+                for text in batch.columns[column].unique():
+                    # A row of a text that is not UTF-8 is refused.
+                    with suppress(UnicodeDecodeError):
+                        found.add(text.as_py())
+        return found - {None}
 
     def _sample(self, number: int, batch: _Batch, place: int) -> dict[str, Any]:
-        sample = {name: batch.value(name, place) for name in batch.columns}
+        sample = {}
+        for column in batch.columns:
+            try:
+                sample[column] = batch.value(column, place)
+            except (ValueError, ArithmeticError) as error:
+                # A text that is not UTF-8, or a time that Python has no room for.
+                raise Refused(f"column {column!r}: {error}") from error
         folder = self._files[self._groups[number].file].path.parent
         return plain_sample(sample, self.features, self.columns, folder, named=self.named)
 
@@ -262,35 +275,61 @@ class ParquetSamples(Rows):
         wanted = list(dict.fromkeys(names))
         most, first = max(1, min(rows, _MOST_ROWS)), 0
         try:
-            with open(path, "rb") as file:
+            with os.fdopen(open_regular(path), "rb") as file:
+                if _state(file) != self._states[group.file]:
+                    raise UnreadableFile(
+                        f"{path} has changed since packing began. Leave it as it is, and pack into another folder"
+                    )
                 opened = open_parquet(file, name)
                 for found in opened.iter_batches(most, row_groups=[group.number], columns=wanted, use_threads=False):
                     yield _Batch(first, first + len(found), {each: self._column(found, each) for each in wanted})
                     first += len(found)
         except (require_pyarrow()[0].ArrowException, OSError) as error:
             raise UnreadableFile(f"{path} cannot be read: {error}. Fetch it again, or leave it out") from error
+        if first < group.rows:
+            raise UnreadableFile(
+                f"{path} cannot be read: group {group.number} has {first} rows, and its description says {group.rows}. "
+                "Fetch it again, or leave it out"
+            )
 
 
-def _groups(file: int, metadata: Any, names: Sequence[str]) -> Iterator[_Group]:
+def _state(file: BinaryIO) -> tuple[int, int]:
+    """What tells a file from one that has taken its place."""
+    status = os.fstat(file.fileno())
+    return status.st_size, status.st_mtime_ns
+
+
+def _leaves(dtype: Any) -> int:
+    """In how many columns Parquet stores a type."""
+    dtype = getattr(dtype, "storage_type", dtype)
+    return sum(_leaves(dtype.field(number).type) for number in range(dtype.num_fields)) or 1
+
+
+def _groups(file: int, name: str, metadata: Any, schema: Any) -> Iterator[_Group]:
+    # By their order: a dot in the path of a leaf may belong to the name of its column.
+    names = [field.name for field in schema for _ in range(_leaves(field.type))]
+    if len(names) != metadata.num_columns:
+        raise ListError(f"{name} cannot be read: its schemas of Parquet and of Arrow differ. Write it again")
     first = 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
-        sizes: dict[str, int] = {}
+        sizes = dict.fromkeys(names, 0)
         missing: set[str] = set()
-        for place in range(group.num_columns):
+        for place, column in enumerate(names):
             leaf = group.column(place)
-            path, statistics = leaf.path_in_schema, leaf.statistics
-            name = next(name for name in names if f"{path}.".startswith(f"{name}."))
-            sizes[name] = sizes.get(name, 0) + leaf.total_uncompressed_size
+            statistics = leaf.statistics
+            sizes[column] += max(0, leaf.total_uncompressed_size)
             if statistics is None or not statistics.has_null_count or statistics.null_count:
-                missing.add(name)
+                missing.add(column)
         if group.num_rows:
             yield _Group(file, number, first, group.num_rows, sizes, frozenset(missing))
         first += group.num_rows
 
 
 def _require_alike(first: Any, source: Path, schema: Any, path: Path) -> None:
-    """Refuse a file whose columns mean something else than those of the first file."""
+    """Refuse a file whose columns mean something else than those of the first file, or are not told apart."""
+    if repeated := [name for name, count in Counter(schema.names).items() if count > 1]:
+        raise ListError(f"{path} has more than one column {repeated[0]!r}: give each a name of its own")
     if not schema.equals(first):
         names = [name for name in schema.names if name not in first.names or schema.field(name) != first.field(name)]
         about = f": {', '.join(map(repr, names))}" if names else ""

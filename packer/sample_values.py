@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packtrain._codec.pillow import is_picture
+from packtrain._core.errors import UsageError
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._core.schema import IMAGE, LABEL
 from packtrain._formats import StoredLabel
@@ -134,8 +136,16 @@ def stored_label(value: Any, labels: LabelSpec) -> StoredLabel:
 
 
 def numbered(classes: Sequence[str]) -> dict[str, int]:
-    """Return the number of each class by its name."""
-    return {name: label for label, name in enumerate(classes)}
+    """Return the number of each class by its name.
+
+    Raises:
+        UsageError: Two classes have the same name.
+    """
+    numbers = {name: label for label, name in enumerate(classes)}
+    if len(numbers) < len(classes):
+        name, count = Counter(classes).most_common(1)[0]
+        raise UsageError(f"{count} classes are called {name!r}: give each a name of its own in `classes`")
+    return numbers
 
 
 def class_of(value: Any, numbers: Mapping[str, int]) -> int:

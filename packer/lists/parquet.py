@@ -116,7 +116,15 @@ def heads_of(source: Path) -> tuple[list[str], list[str]]:
             raise ListError(f"{source} is damaged: {error}") from error
         if first is None or not first.num_rows:
             return names, [""] * len(names)
-        return names, [str(column[0].as_py()) for column in first.columns]
+        return names, [_shown(column[0]) for column in first.columns]
+
+
+def _shown(scalar: Any) -> str:
+    """A value as a text; empty if it is none of Python's, as a struct with two fields of one name."""
+    try:
+        return str(scalar.as_py())
+    except (ValueError, ArithmeticError):
+        return ""
 
 
 def require_pyarrow() -> tuple[Any, Any]:
@@ -146,7 +154,7 @@ def open_parquet(file: BinaryIO, name: str) -> Any:
     file.seek(0)
     try:
         return parquet.ParquetFile(file, memory_map=False, pre_buffer=False)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise ListError(f"{name} cannot be read as a Parquet file: {error}") from error
 
 

@@ -101,7 +101,10 @@ def test_a_function_that_yields_samples(run: Run, module: str, tmp_path: Path) -
         (["my_data:broken", "out"], "source my_data:broken: ValueError: no samples today ("),
         (["my_data:lazy", "out"], "my_data does not give lazy: ImportError: lazy needs more ("),
         (["my_data:ended", "out"], "the source failed after 2 samples: SystemExit ("),
-        (["my_data:numbers", "out", "--function", "my_data:leaves", "--workers", "1"], "First: input 0 ('0'): SystemExit ("),
+        (
+            ["my_data:numbers", "out", "--function", "my_data:leaves", "--workers", "1"],
+            "First: input 0 ('0'): SystemExit (",
+        ),
         (["my_data:leaves.__wrapped__", "out"], "my_data has no leaves.__wrapped__"),
         (["program:numbers", "out"], "program ends the process when it is imported: put the program's actions under"),
         (["my_data:number", "out"], "an object of type int, neither samples nor a function that yields them"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,13 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.parquet import COUNT, NAMES, images, written
-from helpers.support import packed, require_module
+from helpers.support import packed, require_module, soon
 
-from packtrain import Columns, PackOptions, StoreOptions, append, open_dataset, pack
+from packtrain import Columns, FieldColumn, PackOptions, StoreOptions, append, open_dataset, pack
 from packtrain._core.manifest import Manifest
-from packtrain.errors import ListError, PackError, UsageError
+from packtrain.errors import ListError, PackError, UnreadableFile, UsageError
+from packtrain.reports import PackProgress
 
 VERBATIM = StoreOptions("verbatim")
+CAPTION = FieldColumn("caption", "text", "kaption", by_path=False)
 
 
 def loaded(source: Path, tmp_path: Path) -> Any:
@@ -345,6 +349,137 @@ def test_images_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert len(ParquetSamples(named_files([source / "part-0.parquet"]))) == COUNT
     pack(source, tmp_path / "out", PackOptions(store=VERBATIM))
     assert (groups, read) == (4, [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("about", ["{", "[1]", '{"info": {"features": [1]}}', "[" * 100_000, f"[{'9' * 5000}]"])
+def test_a_description_that_nobody_can_read_describes_nothing(tmp_path: Path, about: str) -> None:
+    require_module("pyarrow")
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    table = pa.table({"jpg": images(), "label": [row % 3 for row in range(COUNT)]})
+    parquet.write_table(table.replace_schema_metadata({"huggingface": about}), tmp_path / "train.parquet")
+    pack(tmp_path / "train.parquet", tmp_path / "out", PackOptions(store=VERBATIM))
+    assert stored(tmp_path / "out") == [(data, row % 3) for row, data in enumerate(images())]
+
+
+@pytest.mark.parametrize("names", [("a", "a.b"), ("picture.bytes", "picture.c"), ("a.b.c", "a.b")])
+def test_a_dot_in_the_name_of_a_column_is_a_letter_like_any_other(tmp_path: Path, names: tuple[str, ...]) -> None:
+    """Parquet calls what is in a struct by a dot, too."""
+    values: list[Any] = [[{"b": row} for row in range(COUNT)], [f"n° {row}" for row in range(COUNT)]]
+    pack(
+        written(tmp_path / "hub", **dict(zip(names, values, strict=True))),
+        tmp_path / "out",
+        PackOptions(store=VERBATIM),
+    )
+    fields = tuple(name.replace(".", "_") for name in names)
+    dataset = open_dataset(tmp_path / "out", fields=fields)
+    assert [tuple(dataset[row]) for row in range(COUNT)] == list(zip(*values, strict=True))
+
+
+def test_columns_whose_names_no_field_may_have_are_packed_under_others(tmp_path: Path) -> None:
+    texts = [f"n° {row}" for row in range(COUNT)]
+    more: dict[str, Any] = {"class": texts, "1x": texts, "ROW": [[row] for row in range(COUNT)]}
+    source = written(tmp_path / "hub", **more)
+    pack(source, tmp_path / "out", PackOptions(store=VERBATIM))
+    dataset = open_dataset(tmp_path / "out", fields=("class_text", "text_1x", "row_array"))
+    assert [(one, other, int(row[0])) for one, other, row in map(dataset.__getitem__, range(COUNT))] == [
+        (text, text, row) for row, text in enumerate(texts)
+    ]
+
+
+@pytest.mark.parametrize("asked", [Columns("none"), Columns("picture", "fisch"), Columns("picture", None, (CAPTION,))])
+def test_a_column_that_there_is_not_is_named(tmp_path: Path, asked: Columns) -> None:
+    with pytest.raises(UsageError, match=r"part-0\.parquet has no column '(none|fisch|kaption)', but picture, fish"):
+        pack(written(tmp_path / "hub"), tmp_path / "out", PackOptions(columns=asked))
+
+
+def test_columns_and_classes_that_are_not_told_apart_are_refused(tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    twice = pa.Table.from_arrays([pa.array(images())] * 2, names=["jpg", "jpg"])
+    parquet.write_table(twice, tmp_path / "twice.parquet")
+    with pytest.raises(ListError, match=r"twice\.parquet has more than one column 'jpg': give each a name of its own"):
+        pack(tmp_path / "twice.parquet", tmp_path / "out")
+    with pytest.raises(UsageError, match="2 classes are called 'ray': give each a name of its own in `classes`"):
+        pack(written(tmp_path / "hub", names=("ray", "ray", "pike")), tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", ["bytes", "array"])
+def test_a_text_names_no_file_outside_of_its_folder_either(tmp_path: Path, kind: str) -> None:
+    """A column of values may turn out to hold paths."""
+    np.save(tmp_path / "outside.npy", np.zeros(3))
+    source = written(tmp_path / "hub", secret=[str(tmp_path / "outside.npy")] * COUNT)
+    field = FieldColumn("secret", kind, "secret", by_path=kind == "bytes")
+    with pytest.raises(ListError, match="it leads out of the folder of the Parquet file"):
+        pack(source, tmp_path / "out", PackOptions(columns=Columns("picture", "fish", (field,))))
+    for row in range(COUNT):
+        (source / f"{row}.bin").write_bytes(bytes([row]))
+    inside = FieldColumn("name", "bytes", "name", by_path=True)
+    names = [f"{row}.bin" for row in range(COUNT)]
+    shutil.move(written(tmp_path / "other", 1, name=names) / "part-0.parquet", source / "of-names.parquet")
+    pack([source / "of-names.parquet"], tmp_path / "out", PackOptions(columns=Columns("picture", "fish", (inside,))))
+    dataset = open_dataset(tmp_path / "out", fields=("name",))
+    assert [bytes(dataset[row].name) for row in range(COUNT)] == [bytes([row]) for row in range(COUNT)]
+
+
+def test_a_text_that_is_not_utf_8_makes_its_row_a_reject(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    words = [b"ray", b"\xff", *[b"pike"] * (COUNT - 2)]
+    texts: Any = pa.Array.from_buffers(pa.string(), COUNT, pa.array(words, pa.binary()).buffers())
+    source = written(tmp_path / "hub", words=texts)
+    for number, columns in enumerate((None, Columns("picture", "words"))):
+        options = PackOptions(store=VERBATIM, columns=columns)
+        report = pack(source, tmp_path / f"out{number}", options, max_rejects=1)
+        assert (report.records, report.rejects) == (COUNT - 1, 1)
+        reject = json.loads((tmp_path / f"out{number}" / "rejects.jsonl").read_text())
+        assert reject["line"] == 1 and reject["reason"].startswith("column 'words': 'utf-8' codec can't decode")
+    assert open_dataset(tmp_path / "out1").classes == ("pike", "ray")
+
+
+def test_a_footer_that_contradicts_the_file_is_an_error_and_no_reject(tmp_path: Path) -> None:
+    """Names that are not UTF-8; and groups with more rows than there are."""
+    from pyarrow import parquet
+
+    path = written(tmp_path / "hub", files=1, described=False) / "part-0.parquet"
+    data = path.read_bytes()
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    footer = data[start:]
+    path.write_bytes(data[:start] + footer.replace(b"caption", b"\xff" * 7))
+    with pytest.raises(ListError, match=r"part-0\.parquet cannot be read as a Parquet file"):
+        pack(path, tmp_path / "out")
+    for found in re.finditer(b"\x16\x06", footer):
+        # A number that is three; one of them is that of the rows of the first group.
+        path.write_bytes(data[:start] + footer[: found.start()] + b"\x16\x08" + footer[found.end() :])
+        if parquet.ParquetFile(path).metadata.row_group(0).num_rows == 4:
+            break
+    with pytest.raises(
+        UnreadableFile, match=r"part-0\.parquet cannot be read: group 0 has 3 rows, and its description says 4"
+    ):
+        pack(path, tmp_path / "out", PackOptions(store=VERBATIM), max_rejects="100%")
+
+
+def test_what_is_not_a_file_is_refused_at_once(tmp_path: Path) -> None:
+    source = written(tmp_path / "hub")
+    os.mkfifo(source / "part-2.parquet")
+    with soon(), pytest.raises(OSError, match="it is a FIFO"):
+        pack(source, tmp_path / "out")
+
+
+def test_a_file_that_changes_meanwhile_is_an_error_and_no_mixture(tmp_path: Path) -> None:
+    source, other = written(tmp_path / "hub", files=1), written(tmp_path / "other", files=1, names=("a", "b", "c"))
+    path = source / "part-0.parquet"
+    done: list[PackProgress] = []
+
+    def change(progress: PackProgress) -> None:
+        if not done:
+            shutil.copy(other / "part-0.parquet", path)
+        done.append(progress)
+
+    with pytest.raises(PackError, match=r"part-0\.parquet has changed since packing began"):
+        pack(path, tmp_path / "out", PackOptions(store=VERBATIM, shard_size=1), on_progress=change)
 
 
 def test_a_list_of_paths_in_parquet_stays_a_list(tmp_path: Path) -> None:

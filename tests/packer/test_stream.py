@@ -86,7 +86,11 @@ def test_a_source_may_use_again_what_it_has_yielded(tmp_path: Path) -> None:
     dataset = open_dataset(tmp_path / "out", fields=("image", "label", "numbers", "boxes", "about"))
     for number in range(COUNT):
         found = dataset[number]
-        assert (found.label.tolist(), found.boxes, found.about) == ([0, number], [[[0, number]]], {"inner": {"n": number}})
+        assert (found.label.tolist(), found.boxes, found.about) == (
+            [0, number],
+            [[[0, number]]],
+            {"inner": {"n": number}},
+        )
         assert set(np.asarray(found.image).flat) == set(found.numbers.tolist()) == {number}
 
 
