@@ -59,13 +59,18 @@ class Inputs:
         self.columns = options.columns
         self.name = NAME
         self.rejects: list[Reject] = []
-        self.lines = len(items)
         self.duplicates = 0
+        try:
+            self.lines, self.sha256 = len(items), _digest(items, function)
+        except Exception as error:
+            raise UsageError(
+                f"the inputs do not say how many or what they are: {with_line(error, __file__)}. Mend them, or give a "
+                "list of other inputs"
+            ) from error
         self.advice = ""
         if not self.lines:
             raise ListError("there are no inputs: give at least one")
         self.classes = class_names(options)
-        self.sha256 = _digest(items, function)
         self.source = InputSource(items, function, self.columns, root_of(options))
         schema = with_labels(self._schema(options.store or StoreOptions()), options)
         self.labels = schema.labels

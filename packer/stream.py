@@ -184,9 +184,10 @@ class Stream:
 
     def _samples(self) -> Iterator[_Taken]:
         """Yields what the source yields; each is packed before the next is asked for."""
-        source, reported = iter(self.source), time.monotonic()
+        source, reported = None, time.monotonic()
         while True:
             try:
+                source = iter(self.source) if source is None else source
                 item = next(source)
             except StopIteration:
                 return

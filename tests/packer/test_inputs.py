@@ -223,6 +223,19 @@ class TestArguments:
         with pytest.raises(UsageError, match="expected a path, or samples"):
             pack(source, tmp_path / "out")
 
+    @pytest.mark.parametrize("method", ["__len__", "__repr__"])
+    def test_inputs_that_do_not_say_what_they_are(self, tmp_path: Path, method: str) -> None:
+        def unknown(_: object) -> Any:
+            raise RuntimeError("not yet")
+
+        inputs = type("Lazy", (Images,), {method: unknown})(9)
+        with pytest.raises(
+            UsageError, match=r"the inputs do not say .*: RuntimeError: not yet \(.*test_inputs.py:\d+\)"
+        ):
+            pack(inputs, tmp_path / "out", SMALL)
+        with pytest.raises(UsageError, match=r"the inputs do not say .*: ValueError: Exceeds the limit"):
+            pack([10**5000], tmp_path / "out", SMALL, function=sample)
+
     def test_no_inputs(self, tmp_path: Path) -> None:
         with pytest.raises(ListError, match="there are no inputs"):
             pack([], tmp_path / "out", function=sample)

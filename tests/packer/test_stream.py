@@ -113,6 +113,15 @@ class TestNothingIsLeft:
             pack(broken(), tmp_path / "out", SMALL)
         assert list(tmp_path.iterdir()) == []
 
+    def test_when_it_cannot_begin(self, tmp_path: Path) -> None:
+        class Lazy:
+            def __iter__(self) -> Iterator[dict[str, Any]]:
+                raise ConnectionError("gone")
+
+        with pytest.raises(PackError, match=r"failed after 0 samples: ConnectionError: gone \(.*test_stream.py"):
+            pack(Lazy(), tmp_path / "out", SMALL)
+        assert list(tmp_path.iterdir()) == []
+
     def test_when_it_is_stopped(self, tmp_path: Path) -> None:
         def stopped() -> Iterator[dict[str, Any]]:
             yield from stream(90)
