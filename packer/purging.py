@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from packtrain._core.arguments import checks_names, flag, function, whole
 from packtrain._core.errors import OutputConflict, UsageError
+from packtrain._core.files import file_errors
 from packtrain._core.versions import (
     DROPPED,
     SEGMENTS,
@@ -68,7 +69,7 @@ def purge(
     workers = whole("num_workers", num_workers, 1)
     function("on_progress", on_progress)
     flag("dry_run", dry_run)
-    with workplace_at(place_of("dataset", dataset)) as place:
+    with workplace_at(place_of("dataset", dataset)) as place, file_errors(place.folder):
         newest = place.begin(dry_run=dry_run)
         place.bring_manifests(newest)
         named = rows is not None or where is not None

@@ -20,7 +20,7 @@ from helpers.support import held, image_set, packed, tree
 from packtrain import append, compact, drop_rows, drop_version, open_dataset, purge, split, verify
 from packtrain._core.document import dump_document
 from packtrain._packer.workplace import writing
-from packtrain.errors import CorruptFile, OutputConflict, UsageError
+from packtrain.errors import CorruptFile, OutputConflict, PackError, UsageError
 
 WEEK = 7 * 24 * 3600
 
@@ -186,3 +186,17 @@ def test_a_segment_is_not_packed_by_a_link(out: Path, tmp_path: Path) -> None:
     with pytest.raises(OutputConflict, match=rf"{name} is a link"):
         append(out, more)
     assert not list(theirs.iterdir())
+
+
+def test_a_dataset_of_somebody_else_is_not_purged_and_the_right_that_is_missing_is_named(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = tree(out)
+
+    def theirs(path: Path, **_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr("packtrain._packer.removing.Lock", theirs)
+    with pytest.raises(PackError, match=rf"cannot write to {out}: Permission denied .*Give this user the right"):
+        purge(out, [0])
+    assert tree(out) == before
