@@ -84,7 +84,7 @@ class ManifestInfo:
         sha256: Its SHA-256, in hexadecimal digits.
     """
 
-    bytes: Count
+    bytes: Annotated[int, Between(0, MOST_BYTES)]
     sha256: Sha256
 
     @classmethod

@@ -12,7 +12,7 @@ from helpers.support import image_set, tree
 from helpers.versions import changed_dataset
 
 from packtrain import append, drop_rows, open_dataset
-from packtrain._core.document import dump_document
+from packtrain._core.document import MOST_BYTES, dump_document
 from packtrain._core.typed import MOST
 from packtrain._core.versions import newest_version, version_name
 from packtrain.errors import CorruptFile, PacktrainError, UsageError
@@ -47,6 +47,7 @@ FORGED: dict[str, Forge] = {
     "created: expected": lambda body: body.update(created=MOST),
     "labels": lambda body: body.update(labels="int*3"),
     "field caption: kind": lambda body: body["fields"][1].update(kind="json"),
+    "manifest.bytes: expected": lambda body: body["segments"][0]["manifest"].update(bytes=MOST_BYTES + 1),
     "surrogate": lambda body: body.update(classes=["\ud800"] * 3),
 }
 
