@@ -82,9 +82,11 @@ def unpin(dataset: str | os.PathLike[str], version: int, *, by: str) -> None:
 
     Raises:
         UsageError: There is no such pin; the message names those that there are.
+        OutputConflict: A link stands in the place of one of the dataset's folders.
         PacktrainError: The dataset cannot be read, or not be written to.
     """
     with workplace_at(place_of("dataset", dataset)) as place:
+        require_no_links(place.folder)
         place.bring_pins()
         pins = list(pins_of(place.folder))
         found = [path for path, each in pins if (each.number, each.by) == (version, by)]

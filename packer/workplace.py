@@ -12,6 +12,7 @@ from typing import Final
 from packtrain._core.errors import OutputConflict
 from packtrain._core.files import NO_LOCKS, file_errors, make_folder, write_file
 from packtrain._core.locks import Lock
+from packtrain._core.manifest import INDEX
 from packtrain._core.versions import BASE, SEGMENTS, Segment, Version, begin_versions, newest_version, publish
 from packtrain._storage.location import Location
 
@@ -158,10 +159,13 @@ def writing(folder: Path) -> Iterator[None]:
     """Locks a folder of a segment or a layer while it is written, until a version names it.
 
     Raises:
-        OutputConflict: Another process writes it, or it is a link.
+        OutputConflict: Another process writes it, or it or its index is a link.
     """
-    if folder.is_symlink():
-        raise OutputConflict(f"{folder} is a link, which leads out of the dataset: remove it and run the command again")
+    for path in (folder, folder / INDEX):
+        if path.is_symlink():
+            raise OutputConflict(
+                f"{path} is a link, which leads out of the dataset: remove it and run the command again"
+            )
     lock = _lock_folder(folder)
     try:
         yield

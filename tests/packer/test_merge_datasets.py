@@ -307,6 +307,23 @@ def test_it_is_no_dataset_before_it_is_whole(sources: list[Path], tmp_path: Path
         merge_datasets(sources, out)
 
 
+def test_nothing_is_written_by_a_link(sources: list[Path], tmp_path: Path) -> None:
+    """Not even if somebody else has begun the same merge there."""
+    out, theirs = tmp_path / "out", tmp_path / "theirs"
+    merge_datasets(sources, out)
+    (out / "manifest.json").unlink()
+    (segment, *_) = sorted((out / "segments").iterdir())
+    shutil.rmtree(segment)
+    theirs.mkdir()
+    segment.symlink_to(theirs)
+    for begun in (True, False):
+        if not begun:
+            shutil.rmtree(out / "versions")
+        with pytest.raises(OutputConflict, match=rf"{segment} is a link, which leads out of the dataset"):
+            merge_datasets(sources, out)
+    assert not list(theirs.iterdir())
+
+
 def test_lists_of_the_same_text_may_name_other_images(tmp_path: Path) -> None:
     """So plans, and with them the names of segments, are the same, and what they hold is not."""
     sources = []

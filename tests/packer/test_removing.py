@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 from helpers.support import held, image_set, packed, tree
 
-from packtrain import append, compact, drop_rows, drop_version, open_dataset, purge, split, verify
+from packtrain import append, compact, drop_rows, drop_version, open_dataset, purge, relabel, split, verify
 from packtrain._core.document import dump_document
+from packtrain._packer.pins import pin, unpin
 from packtrain._packer.workplace import writing
 from packtrain.errors import CorruptFile, OutputConflict, PackError, UsageError
 
@@ -54,16 +55,16 @@ def test_a_version_that_a_worker_has_open_stays(out: Path, method: str) -> None:
 
 
 def test_a_pin_keeps_a_version(out: Path) -> None:
-    pin = out / "pins" / "mine.json"
-    pin.parent.mkdir()
-    pin.write_bytes(dump_document({"version": 3, "number": 1, "by": "/data/mine", "created": 7}))
+    mine = out / "pins" / "mine.json"
+    mine.parent.mkdir()
+    mine.write_bytes(dump_document({"version": 3, "number": 1, "by": "/data/mine", "created": 7}))
     with pytest.raises(OutputConflict, match=r"version 1 is needed by /data/mine, as .*mine\.json says"):
         drop_version(out, [1, 2])
     assert drop_version(out, 2).versions == (2,)
-    pin.write_bytes(b"{}")
+    mine.write_bytes(b"{}")
     with pytest.raises(OutputConflict, match=r"mine\.json is damaged.*remove it if nobody does"):
         drop_version(out, 1)
-    pin.unlink()
+    mine.unlink()
     assert drop_version(out, 1).versions == (1,)
 
 
@@ -154,7 +155,7 @@ def test_what_is_not_called_like_a_part_stays(out: Path) -> None:
     assert all(other.is_dir() for other in others)
 
 
-@pytest.mark.parametrize("place", ["versions", "segments", "layers", "dropped", "sides"])
+@pytest.mark.parametrize("place", ["versions", "segments", "layers", "dropped", "sides", "pins"])
 def test_nothing_is_written_or_removed_by_a_link_in_the_place_of_a_folder(
     out: Path, tmp_path: Path, place: str
 ) -> None:
@@ -172,6 +173,8 @@ def test_nothing_is_written_or_removed_by_a_link_in_the_place_of_a_folder(
         partial(compact, out),
         partial(purge, out, [1]),
         partial(split, out, val=0.5),
+        partial(pin, out, 1, by="me"),
+        partial(unpin, out, 1, by="me"),
     ):
         with pytest.raises(OutputConflict, match=rf"{place} is a link, which leads out of the dataset"):
             change()
@@ -200,3 +203,14 @@ def test_a_dataset_of_somebody_else_is_not_purged_and_the_right_that_is_missing_
     with pytest.raises(PackError, match=rf"cannot write to {out}: Permission denied .*Give this user the right"):
         purge(out, [0])
     assert tree(out) == before
+
+
+def test_an_index_is_not_written_by_a_link(out: Path, tmp_path: Path) -> None:
+    theirs, classes = tmp_path / "theirs", ("a", "b", "c")
+    theirs.mkdir()
+    (first, *_) = (name for name in relabel(out, classes=classes, dry_run=True).written if name.startswith("layers/"))
+    (out / first).mkdir(parents=True)
+    (out / first / "index").symlink_to(theirs)
+    with pytest.raises(OutputConflict, match=rf"{first}/index is a link"):
+        relabel(out, classes=classes)
+    assert not list(theirs.iterdir())
