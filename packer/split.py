@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -45,11 +44,11 @@ from packtrain._storage.remote.urls import place_of
 from .changing import ChangeReport, would_be
 from .key_hashes import key_hashes
 from .object_workplace import workplace_at
+from .regex_keys import REGEX, regex_hashes
 from .sides import Hashes, JoinedSides, sides_of
 from .workplace import Workplace
 
 _PATH: Final = "path"
-_REGEX: Final = "path:"
 _DEFAULTS: Final = Split(val=0, test=0, folds=0, seed=0, by=(_PATH,), stratified=True)
 
 
@@ -324,25 +323,11 @@ def _hashes(store: RecordStore, key: str, kept: Any, seed: int, number: int) -> 
         return of_all
     store.index.check_all()
     rows = np.arange(len(store))[kept].tolist()
-    found = _found(store, key.removeprefix(_REGEX), rows) if key.startswith(_REGEX) else _values(store, key, rows)
-    contents = list(found)
+    if key.startswith(REGEX):
+        return regex_hashes(store, key.removeprefix(REGEX), rows, seed, number)
+    contents = list(_values(store, key, rows))
     ends = np.cumsum([0, *map(len, contents)])
     return key_hashes(ends, np.frombuffer(b"".join(contents), np.uint8), seed, number)
-
-
-def _found(store: RecordStore, regex: str, rows: Sequence[int]) -> Iterator[bytes]:
-    """The parts of the paths of some rows that a regular expression finds."""
-    try:
-        search = re.compile(os.fsencode(regex)).search
-    except re.error as error:
-        raise UsageError(f"`by` {_REGEX}{regex}: this is no regular expression ({error})") from None
-    texts, offsets = store.index["path_bytes"].tobytes(), store.index["path_offsets"].tolist()
-    for row in rows:
-        found = search(texts[offsets[row] : offsets[row + 1]])
-        part = None if found is None else found[1] if found.re.groups else found[0]
-        if part is None:
-            raise UsageError(f"`by` {_REGEX}{regex}: it finds nothing in the path of {store.describe(row)}")
-        yield part
 
 
 def _values(store: RecordStore, name: str, rows: Sequence[int]) -> Iterator[bytes]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.damage import forge
 from helpers.support import encoded, flip, held, packed, picture, require_module, tree
 
 from packtrain import (
@@ -25,6 +26,7 @@ from packtrain import (
     verify,
 )
 from packtrain._core.versions import NO_SIDE, Split
+from packtrain._packer import regex_keys
 from packtrain._readers.dataset.stored_rows import StoredRows
 from packtrain._readers.dataset.summary import summarise
 from packtrain.errors import CorruptFile, UsageError
@@ -212,6 +214,30 @@ def test_damage_is_named(out: Path) -> None:
     with pytest.raises(CorruptFile, match=path.name):
         open_dataset(out, split="val")
     assert [problem.file for problem in verify(out).problems] == [f"sides/{path.name}"]
+
+
+@pytest.mark.parametrize(
+    ("regex", "message"),
+    [
+        ("(", "no regular expression"),
+        ("a{99999999999}", "no regular expression"),
+        ("\ud800", "no regular expression"),
+        ("((.?){300})*!", r"needed more than 1 s of processor time\. Split by a simpler one, with --replace"),
+    ],
+    ids=["unclosed", "too many", "no text", "too slow"],
+)
+def test_what_a_stranger_splits_by_is_searched_for_within_limits(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, regex: str, message: str
+) -> None:
+    monkeypatch.setattr(regex_keys, "_SECONDS", 1)
+    split(out, val=0.2, by="path:p[0-9]+")
+    append(out, listed(tmp_path, range(50, 52)))
+    newest = max(out.glob("versions/*.json"))
+    forge(newest, lambda body: body["split"].update(by=[f"path:{regex}"]))
+    before = tree(out)
+    with pytest.raises(UsageError, match=message):
+        split(out)
+    assert tree(out) == before
 
 
 def test_what_cannot_be_is_refused(out: Path, tmp_path: Path) -> None:
