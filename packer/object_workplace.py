@@ -51,7 +51,7 @@ from packtrain._core.versions import (
 from packtrain._storage.location import Location
 from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.remote.download import download_all
-from packtrain._storage.remote.objects import Objects
+from packtrain._storage.remote.objects import Found, Objects
 from packtrain._storage.remote.urls import Url
 from packtrain._storage.staging.version_documents import VersionDocuments
 
@@ -126,7 +126,7 @@ class ObjectWorkplace(Workplace):
 
     @override
     def bring_versions(self) -> None:
-        listed = list(self._objects.list(self._url / VERSIONS))
+        listed = self._listed(VERSIONS, ".json", MARK)
         # Asked for one by one as well: a list may be late, and a version that it lacks would lose what it names.
         there = {version_name(number) for number in VersionDocuments(self._url, self._objects).numbers}
         self.bring(there | {f"{VERSIONS}/{found.name}" for found in listed if not found.name.endswith(MARK)})
@@ -143,7 +143,16 @@ class ObjectWorkplace(Workplace):
     @override
     def bring_pins(self) -> None:
         shutil.rmtree(self.folder / PINS, ignore_errors=True)
-        self.bring(f"{PINS}/{found.name}" for found in self._objects.list(self._url / PINS))
+        self.bring(f"{PINS}/{found.name}" for found in self._listed(PINS, ".json"))
+
+    def _listed(self, place: str, *ends: str) -> list[Found]:
+        """The files in one of the dataset's folders whose names end like this."""
+        # A key may hold anything, and a file of its name must not lie elsewhere.
+        return [
+            found
+            for found in self._objects.list(self._url / place)
+            if found.name.endswith(ends) and not {"/", "\0"} & {*found.name}
+        ]
 
     @override
     def part_files(self) -> PartFiles:

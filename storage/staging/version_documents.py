@@ -12,10 +12,9 @@ from typing import Final, NamedTuple, TypeVar
 from crc32c import crc32c
 
 from packtrain._core.document import MOST_BYTES
-from packtrain._core.errors import CorruptFile, Denied, NotADataset, NotThere, UsageError
+from packtrain._core.errors import CorruptFile, Denied, NotADataset, NotThere, RemoteError, UsageError
 from packtrain._core.manifest import MANIFEST, VERSIONS, FileInfo
 from packtrain._core.problems import reading
-from packtrain._core.typed import MOST
 from packtrain._core.versions import (
     MOST_VERSION_BYTES,
     Root,
@@ -34,6 +33,8 @@ from ..remote.objects import Objects
 from ..remote.urls import Url
 
 Parsed = TypeVar("Parsed")
+_MOST_VERSIONS: Final = 1 << 20
+"""More are not looked for at an address."""
 
 
 class VersionDocument(NamedTuple):
@@ -100,6 +101,7 @@ class VersionDocuments:
 
         Raises:
             CorruptFile: There is none.
+            RemoteError: The server seems to have all that there could be.
         """
         found = version_numbers(self.location) if isinstance(self.location, Path) else range(1, self._last() + 1)
         if not found:
@@ -109,9 +111,13 @@ class VersionDocuments:
     def _last(self) -> int:
         """The highest number; 0 if there is none."""
         last, above = 0, 1
-        # Some servers have a page at every address.
-        while above <= MOST and self._is_there(version_name(above)):
+        while self._is_there(version_name(above)):
             last, above = above, 2 * above
+            if last > _MOST_VERSIONS:
+                raise RemoteError(
+                    f"{self.location} has more than {_MOST_VERSIONS:,} versions, or a page at every address: have the "
+                    "server answer with status 404 for what is not there"
+                )
         while above - last > 1:
             middle = (last + above) // 2
             last, above = (middle, above) if self._is_there(version_name(middle)) else (last, middle)

@@ -17,9 +17,9 @@ from typing_extensions import override
 from packtrain import append, compact, drop_rows, drop_version, open_dataset, purge, verify
 from packtrain._core.document import dump_document
 from packtrain._packer import object_workplace
-from packtrain._storage.remote.objects import Found
+from packtrain._storage.remote.objects import Found, Head
 from packtrain._storage.remote.urls import Url
-from packtrain.errors import CorruptFile, OutputConflict, UsageError
+from packtrain.errors import CorruptFile, OutputConflict, RemoteError, UsageError
 
 from .test_object_changes import listed
 
@@ -107,6 +107,27 @@ def test_what_cannot_be_dropped_is_refused(memory: MemoryObjects, out: str, tmp_
     plain = memory.put(ADDRESS / "plain", tree(packed(image_set(tmp_path / "plain", 1), tmp_path / "plain-out", "tar")))
     with pytest.raises(UsageError, match=f"{plain} has no versions: it was never changed"):
         drop_version(plain, 1)
+
+
+def test_what_is_listed_lies_in_the_spool(memory: MemoryObjects, out: str, tmp_path: Path) -> None:
+    """A key may hold anything."""
+    mine = tmp_path / "mine.json"
+    mine.write_text("mine")
+    up = "/".join([".."] * 20)
+    for place in ("versions", "pins"):
+        for name in (f"{up}{mine}", f"{up}{tmp_path}/new.dropped", "a\0b.json", "00000001.json/a.json", ".."):
+            memory.objects[f"{ADDRESS}/{place}/{name}"] = b"theirs"
+    assert not drop_version(out).versions
+    assert mine.read_text() == "mine"
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.json", "spools", "first", "second", "out"}
+
+
+def test_a_page_at_every_address_is_no_version(
+    memory: MemoryObjects, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "head", lambda url: Head(5, ""))
+    with pytest.raises(RemoteError, match="or a page at every address: have the server answer with status 404"):
+        drop_version(out, 1)
 
 
 def test_a_version_that_is_made_while_objects_are_listed_keeps_what_it_names(
