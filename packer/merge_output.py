@@ -11,7 +11,7 @@ from typing import Final
 from typing_extensions import override
 
 from packtrain._core.document import MOST_BYTES
-from packtrain._core.errors import CorruptFile, NotThere, OutputConflict
+from packtrain._core.errors import CorruptFile, NotThere
 from packtrain._core.files import (
     checksum_file,
     copy_file,
@@ -31,6 +31,7 @@ from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url
 
 from .object_output import require_exclusive, upload_compared
+from .output import require_no_linked_folder
 from .workplace import writing
 
 
@@ -48,18 +49,14 @@ class MergeOutput:
         """The name of a file that is there; None if there is none.
 
         Raises:
-            OutputConflict: There is a link, which may lead anywhere.
+            OutputConflict: There is a link to a folder, which may lead anywhere.
             PackError: The folder cannot be read.
         """
         require_no_links(self._folder)
         with file_errors(self._folder, verb="look into"):
-            found = [Path(place, name) for place, *names in os.walk(self._folder) for name in (*names[0], *names[1])]
-            if (link := next(filter(Path.is_symlink, found), None)) is not None:
-                raise OutputConflict(
-                    f"{link} is a link, which leads out of the dataset: remove it and run the same command again"
-                )
-            files = (path for path in found if not is_temporary(path) and not path.is_dir())
-            return min((str(path.relative_to(self._folder)) for path in files), default=None)
+            require_no_linked_folder(self._folder)
+            found = (Path(place, name) for place, _, names in os.walk(self._folder) for name in names)
+            return min((str(path.relative_to(self._folder)) for path in found if not is_temporary(path)), default=None)
 
     @contextmanager
     def writing(self) -> Iterator[None]:

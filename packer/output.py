@@ -189,3 +189,17 @@ def require_usable(folder: Path, plan: str = PLAN) -> None:
                 f"{folder} is not empty ({', '.join(sorted(strangers)[:3])}), and has no {plan} of packtrain's. Choose "
                 "a new or empty folder"
             )
+
+
+def require_no_linked_folder(folder: Path) -> None:
+    """Refuses to write where somebody else has made a link in the place of a folder: it may lead anywhere.
+
+    Raises:
+        OutputConflict: There is one in a folder, or below.
+    """
+    for place, names, _ in os.walk(folder):
+        for path in (Path(place, name) for name in names):
+            if path.is_symlink():
+                raise OutputConflict(
+                    f"{path} is a link, which leads out of {folder}: remove it and run the same command again"
+                )

@@ -18,7 +18,7 @@ from packtrain._storage.remote.urls import Url, place_of
 from ..dataset_rows import require_outside
 from ..engine import run_tasks
 from ..listing import dataset_name
-from ..output import require_usable
+from ..output import require_no_linked_folder, require_usable
 from .folder import FolderTarget
 from .names import distinct_names
 from .parquet import ParquetTarget
@@ -113,7 +113,7 @@ def export(
     Raises:
         UsageError: An argument has the wrong type or is out of range, or `out` lies in the dataset.
         IndexError: There is no such row.
-        OutputConflict: `out` holds something else, or another process exports there.
+        OutputConflict: `out` holds something else or a link to a folder, or another process exports there.
         DatasetError: The dataset is not sound; the message names row and file. Finished parts are kept.
         MissingDependency: `to` or the dataset takes a package that is not installed.
         NoSpace: The file system of `out` is full. Finished parts are kept.
@@ -135,6 +135,7 @@ def export(
         target = _TARGETS[to](folder, source.schema, name, len(bounds) - 1)
         with file_errors(folder):
             require_usable(folder, PLAN)
+            require_no_linked_folder(folder)
             plan.settle(folder)
             with locked(folder / PLAN):
                 return _run(target, plan, source, bounds, num_workers, on_progress)

@@ -108,6 +108,18 @@ def test_what_lies_there_already_is_left_alone(dataset: Path, tmp_path: Path) ->
     assert not (tmp_path / "new").exists()
 
 
+def test_nothing_is_written_by_a_link(dataset: Path, tmp_path: Path) -> None:
+    """Not even if somebody else has begun the same export there."""
+    out, theirs = tmp_path / "out", tmp_path / "theirs"
+    exported(dataset, out, "folder")
+    theirs.mkdir()
+    (out / "list.jsonl").unlink()
+    (place := out / ".parts").symlink_to(theirs)
+    with pytest.raises(OutputConflict, match=rf"{place} is a link, which leads out of {out}: remove it"):
+        exported(dataset, out, "folder")
+    assert not list(theirs.iterdir())
+
+
 def test_parquet_without_pyarrow_names_the_extra(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
