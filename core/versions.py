@@ -410,9 +410,16 @@ def version_path(folder: Path, number: int) -> Path:
 
 
 def version_numbers(folder: Path) -> list[int]:
-    """The numbers of all versions, ascending, those that are marked as dropped included."""
+    """The numbers of all versions, ascending, those that are marked as dropped included.
+
+    Raises:
+        CorruptFile: A link that leads to itself is in the place of their folder.
+        UnreadableFile: It cannot be read.
+    """
+    path = folder / VERSIONS
     try:
-        names = os.listdir(folder / VERSIONS)
+        with reading(path, missing=False):
+            names = os.listdir(path)
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(int(found[1]) for name in names if (found := _NAME.fullmatch(name)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,14 @@ FORGED: dict[str, Forge] = {
 @pytest.mark.parametrize("what", FORGED)
 def test_what_no_writer_says_is_refused(dataset: Path, what: str) -> None:
     forged(dataset, FORGED[what])
+    with pytest.raises(CorruptFile, match=what):
+        open_dataset(dataset)
+
+
+@pytest.mark.parametrize(("target", "what"), [("versions", "cannot be read: .*link"), ("nowhere", "has no version")])
+def test_versions_that_cannot_be_listed_are_an_error_of_our_own(dataset: Path, target: str, what: str) -> None:
+    shutil.rmtree(dataset / "versions")
+    (dataset / "versions").symlink_to(target)
     with pytest.raises(CorruptFile, match=what):
         open_dataset(dataset)
 
