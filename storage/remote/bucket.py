@@ -62,6 +62,8 @@ _PART: Final = 16 << 20
 _PIECE: Final = 256 << 10
 """Bytes, at least, of an object that are looked at in one go as they arrive. They stay in the processor's cache."""
 _LISTED: Final = 1000
+_MOST_AGAIN: Final = 10_000
+"""A store that has listed more objects again than this, or others than those of the folder, may never end."""
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
@@ -159,11 +161,13 @@ class Bucket(Objects):
         prefix = f"{url.key}/" if url.key else ""
         seen: set[str] = set()
         pages: Iterator[Any] | None = None
+        passed = 0
 
         def page(store: Any) -> Any:
-            nonlocal pages
+            nonlocal pages, passed
             try:
-                pages = pages or iter(obstore.list(store, prefix or None, chunk_size=_LISTED))
+                if pages is None:
+                    pages, passed = iter(obstore.list(store, prefix or None, chunk_size=_LISTED)), 0
                 return next(pages, None)
             except BaseException:
                 pages = None  # the next attempt begins anew
@@ -177,6 +181,9 @@ class Bucket(Objects):
                 if name and each["path"].startswith(prefix) and name not in seen:
                     seen.add(name)
                     yield Found(name, int(each["size"]), _nanoseconds(each["last_modified"]))
+            passed += len(found)
+            if passed > len(seen) + _MOST_AGAIN:
+                raise RemoteError(f"{url} cannot be listed: the store names the same objects again and again")
 
     @override
     def write(self, url: Url, data: bytes, *, new: bool = False) -> bool:

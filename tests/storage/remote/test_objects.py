@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from crc32c import crc32c
 from helpers.objects.servers import BUCKET, Nginx, Server
 
 from packtrain._core.errors import NotThere, RemoteError
+from packtrain._storage.remote.bucket import Bucket
 from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.service import BLOCK
@@ -196,6 +199,13 @@ def test_a_listing_of_several_pages(service: ObjectStore, moto_server: Server) -
         list(threads.map(lambda name: moto_server.put(f"{folder.key}/{name}", b""), names))
     with moto_server.in_environment():
         assert [found.name for found in service.list(folder)] == names
+
+
+def test_a_listing_without_an_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"path": "folder/object", "size": 4, "last_modified": datetime.fromtimestamp(0, UTC)}
+    monkeypatch.setattr("obstore.list", lambda *_, **__: itertools.repeat([found] * 1000))
+    with pytest.raises(RemoteError, match="folder cannot be listed: the store names the same objects again and again"):
+        list(Bucket().list(Url.parse("s3://bucket/folder")))
 
 
 def test_what_is_written_is_there(objects: Objects, writable: Url, writable_server: Server) -> None:
