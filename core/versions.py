@@ -33,6 +33,7 @@ from .document import MOST_BYTES, Named, dump_document, load_document, parse_doc
 from .errors import CorruptFile, NotADataset, OutputConflict, UsageError
 from .files import make_folder, write_file
 from .manifest import MANIFEST, VERSIONS, Count, FieldInfo, FileInfo, Labels, Manifest, Sha256, why_no_dataset
+from .npy import HEADER_BYTES
 from .opening import open_regular, read_regular
 from .problems import reading
 from .schema import FieldName, Schema
@@ -325,14 +326,25 @@ class Version:
                 raise ValueError(f"two layers of segment {segment.name} have the same field")
             if segment.rows < 1:
                 raise ValueError(f"no row is left of segment {segment.name}")
+            if segment.dropped is not None:
+                _require_size(segment.dropped, 8 * segment.dropped.records)
         if self.split is not None:
             if not self.split.by:
                 raise ValueError("the split has no key")
             split = [each.segment for each in self.split.rows]
             if len(set(split)) < len(split) or not set(split) <= {segment.name for segment in self.segments}:
                 raise ValueError("the split names a segment twice, or one that is not there")
+            for segment in self.segments:
+                if (sides := self.split.of(segment.name)) is not None:
+                    _require_size(sides, segment.records)
         if sum(segment.rows for segment in self.segments) != self.records:
             raise ValueError("the counts of records do not add up")
+
+
+def _require_size(column: FileInfo, values: int) -> None:
+    """Raises ValueError if a file is said to be larger or smaller than its values: readers have it in memory."""
+    if column.bytes != HEADER_BYTES + values:
+        raise ValueError(f"{column.name}.npy is said to have {column.bytes} bytes, not {HEADER_BYTES + values}")
 
 
 @dataclass(frozen=True)

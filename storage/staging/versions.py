@@ -11,10 +11,11 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final, Self
 
-from packtrain._core.errors import DatasetError
+from packtrain._core.errors import CorruptFile, DatasetError
 from packtrain._core.manifest import MANIFEST, PLAN
 from packtrain._core.versions import BASE, LAYERS, SEGMENTS, ManifestInfo, Version, load_part, version_name
 
@@ -90,8 +91,21 @@ class SourceVersion:
         objects = object_store() if objects is None and isinstance(location, Url) else objects
         documents = VersionDocuments(location, objects)
         found = documents.read(number)
-        columns = {name: documents.column(name, column) for name, column in found.version.columns.items()}
-        return cls(location, found.version, {MANIFEST: documents.manifest, found.name: found.data, **columns}, objects)
+        return cls(location, found.version, {MANIFEST: documents.manifest, found.name: found.data}, objects)
+
+    @cached_property
+    def files(self) -> Mapping[str, bytes]:
+        """The documents, and what the version has beside its segments.
+
+        To be read when the segments are there: what has a value for each of their rows is smaller than they are.
+
+        Raises:
+            CorruptFile: A file is missing or damaged.
+            RemoteError: The object store does not answer as it should.
+        """
+        documents = VersionDocuments(self.location, self.objects)
+        columns = {name: documents.column(name, column) for name, column in self.version.columns.items()}
+        return {**self.documents, **columns}
 
     @property
     def key(self) -> str:
@@ -123,7 +137,10 @@ class SourceVersion:
             with suppress(DatasetError):
                 known = load_part(entry.path / MANIFEST, part.manifest, part.records)
                 return SourceDataset.without_plan(Origin(part.location, self.objects), known)
-        return SourceDataset.load(part.location, self.objects, segment=part.key)
+        found = SourceDataset.load(part.location, self.objects, segment=part.key)
+        if (found.key, found.manifest.records) != (part.key, part.records):
+            raise CorruptFile(f"{part.location} is damaged: it is not what the version names", file=MANIFEST)
+        return found
 
     def entry(
         self,
@@ -156,7 +173,7 @@ class SourceVersion:
         with wait_for_build_lock(root, key, on_progress):
             entry = root.find_entry(key)
             if entry is None:
-                need = sum(in_blocks(len(data)) for data in self.documents.values()) + in_blocks(0)
+                need = sum(in_blocks(len(data)) for data in self.files.values()) + in_blocks(0)
                 under_ledger(root, lambda checks, last: make_room(root, key, need, options, checks))
                 copy = root.make_copy(key)
                 self._write(copy.own_folder(_DATA), links, streamed)
@@ -172,18 +189,18 @@ class SourceVersion:
 
     def _is_whole(self, entry: Folder, links: Mapping[str, Path]) -> bool:
         return all(entry.link_target(name) == path for name, path in links.items()) and all(
-            entry.file_status(name, len(data)) for name, data in self.documents.items()
+            entry.file_status(name, len(data)) for name, data in self.files.items()
         )
 
     def _write(self, entry: Folder, links: Mapping[str, Path], streamed: bool) -> None:
         folder = _version_in(entry, streamed)
-        for name in {name.rpartition("/")[0] for name in (*self.documents, *links)} - {""}:
+        for name in {name.rpartition("/")[0] for name in (*self.files, *links)} - {""}:
             folder.own_folder(name)
         for name, path in links.items():
             if folder.link_target(name) != path:
                 folder.link(name, path)
         # Last the one that makes it a dataset.
-        for name, data in sorted(self.documents.items(), key=lambda each: each[0] == MANIFEST):
+        for name, data in sorted(self.files.items(), key=lambda each: each[0] == MANIFEST):
             if folder.file_status(name, len(data)) is None:
                 folder.write(name, data)
         if isinstance(self.location, Url) and streamed:

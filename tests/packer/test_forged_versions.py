@@ -12,10 +12,11 @@ import pytest
 from helpers.support import image_set, tree
 from helpers.versions import changed_dataset
 
-from packtrain import append, drop_rows, open_dataset
+from packtrain import append, drop_rows, open_dataset, stage
 from packtrain._core.document import MOST_BYTES, dump_document
 from packtrain._core.typed import MOST
 from packtrain._core.versions import newest_version, version_name
+from packtrain._storage.staging.version_documents import VersionDocuments
 from packtrain.errors import CorruptFile, PacktrainError, UsageError
 
 Forge = Callable[[dict[str, Any]], object]
@@ -49,6 +50,7 @@ FORGED: dict[str, Forge] = {
     "labels": lambda body: body.update(labels="int*3"),
     "field caption: kind": lambda body: body["fields"][1].update(kind="json"),
     "manifest.bytes: expected": lambda body: body["segments"][0]["manifest"].update(bytes=MOST_BYTES + 1),
+    "npy is said to have": lambda body: body["segments"][0]["dropped"].update(bytes=1 << 40),
     "surrogate": lambda body: body.update(classes=["\ud800"] * 3),
 }
 
@@ -58,6 +60,23 @@ def test_what_no_writer_says_is_refused(dataset: Path, what: str) -> None:
     forged(dataset, FORGED[what])
     with pytest.raises(CorruptFile, match=what):
         open_dataset(dataset)
+
+
+def test_rows_are_read_into_memory_when_their_segments_are_there(
+    dataset: Path, memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A forged version may have more dropped rows than there is memory, in a file with holes."""
+
+    def forged_rows(body: dict[str, Any]) -> None:
+        segment, more = body["segments"][0], 1 << 40
+        segment["records"] += more
+        segment["dropped"]["records"] += more
+        segment["dropped"]["bytes"] += 8 * more
+
+    forged(dataset, forged_rows)
+    monkeypatch.setattr(VersionDocuments, "column", lambda *_: pytest.fail("rows were read"))
+    with pytest.raises(CorruptFile, match="it is not what the version names"):
+        stage(dataset, memory_path)
 
 
 @pytest.mark.parametrize(("target", "what"), [("versions", "cannot be read: .*link"), ("nowhere", "has no version")])
