@@ -65,9 +65,14 @@ class MergeOutput:
             yield
 
     def read(self, name: str) -> bytes | None:
-        """The bytes of a document; None if it is not there."""
+        """The bytes of a document; None if it is not there.
+
+        Raises:
+            PackError: It cannot be read.
+        """
         path = self._folder / name
-        return read_regular(path, MOST_BYTES) if path.exists() else None
+        with file_errors(path, verb="read"):
+            return read_regular(path, MOST_BYTES) if path.exists() else None
 
     def write(self, name: str, data: bytes) -> None:
         """Writes a document, unless it is there."""

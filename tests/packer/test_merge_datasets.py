@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -36,7 +37,7 @@ from packtrain._cli.main import group
 from packtrain._core.versions import load_version
 from packtrain._packer import merge_output, object_workplace
 from packtrain._storage.remote.urls import Url
-from packtrain.errors import CorruptFile, NotADataset, OutputConflict, RemoteError, UsageError
+from packtrain.errors import CorruptFile, NotADataset, OutputConflict, PackError, RemoteError, UsageError
 
 CAPTION = FieldColumn("caption", "text", "caption", by_path=False, optional=True)
 SCORE = FieldColumn("score", "number", "score", by_path=False, optional=True)
@@ -322,6 +323,13 @@ def test_nothing_is_written_by_a_link(sources: list[Path], tmp_path: Path) -> No
         with pytest.raises(OutputConflict, match=rf"{segment} is a link, which leads out of {out}"):
             merge_datasets(sources, out)
     assert not list(theirs.iterdir())
+
+
+def test_what_is_no_file_is_no_beginning_of_a_merge(sources: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "out" / "versions").mkdir(parents=True)
+    os.mkfifo(tmp_path / "out" / "versions" / "00000001.json")
+    with pytest.raises(PackError, match=r"cannot read .*00000001\.json: it is a FIFO"):
+        merge_datasets(sources, tmp_path / "out")
 
 
 def test_lists_of_the_same_text_may_name_other_images(tmp_path: Path) -> None:
