@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from packtrain._core.npy import HEADER_BYTES, npy_header
+from packtrain._core.manifest import HEADER_BYTES
+from packtrain._core.npy import npy_header
 from packtrain._core.options import StoreOptions
 
 from .coefficients import as_image_file, header_file, is_coefficients

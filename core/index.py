@@ -28,8 +28,8 @@ from crc32c import crc32c
 
 from .errors import CorruptFile
 from .files import write_file
-from .manifest import INDEX, MANIFEST, ColumnInfo, Manifest
-from .npy import HEADER_BYTES, npy_header
+from .manifest import HEADER_BYTES, INDEX, MANIFEST, ColumnInfo, Manifest
+from .npy import npy_header
 from .opening import open_regular
 from .problems import reading
 from .schema import IMAGE, Field

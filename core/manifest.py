@@ -26,6 +26,8 @@ MANIFEST: Final = "manifest.json"
 PLAN: Final = "plan.json"
 REJECTS: Final = "rejects.jsonl"
 INDEX: Final = "index"
+HEADER_BYTES: Final = 128
+"""Length of nearly every header of an .npy file: of all whose shape takes fewer than some 60 characters."""
 VERSIONS: Final = "versions"
 """Folder of the versions of a dataset that was changed, see `packtrain._core.versions`."""
 CACHE: Final = "cache.json"

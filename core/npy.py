@@ -15,12 +15,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from .manifest import HEADER_BYTES
 from .typed import MOST
 
 LONGEST_HEADER: Final = 10_000
 """Longer headers are refused, as by numpy."""
-HEADER_BYTES: Final = 128
-"""Length of nearly every header: of all whose shape takes fewer than some 60 characters."""
 _STEP: Final = 64
 _MOST_SHORT: Final = (1 << 16) - 2 * _STEP
 _MAGIC: Final = b"\x93NUMPY"

@@ -32,8 +32,18 @@ from typing_extensions import Buffer
 from .document import MOST_BYTES, Named, dump_document, load_document, parse_document, read_document
 from .errors import CorruptFile, NotADataset, OutputConflict, UsageError
 from .files import make_folder, write_file
-from .manifest import MANIFEST, VERSIONS, Count, FieldInfo, FileInfo, Labels, Manifest, Sha256, why_no_dataset
-from .npy import HEADER_BYTES
+from .manifest import (
+    HEADER_BYTES,
+    MANIFEST,
+    VERSIONS,
+    Count,
+    FieldInfo,
+    FileInfo,
+    Labels,
+    Manifest,
+    Sha256,
+    why_no_dataset,
+)
 from .opening import open_regular, read_regular
 from .problems import reading
 from .schema import FieldName, Schema
