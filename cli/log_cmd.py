@@ -34,10 +34,11 @@ def command(dataset: Path | str, as_json: bool) -> None:
         raise UsageError(f"{place} has no versions: it has {rows:,} rows, as it was packed")
     versions, needed = list(VersionDocuments(place, objects).history()), dict[int, list[str]]()
     # A web server does not list anything, and not everybody may list a store.
-    with suppress(Denied, UsageError), workplace_at(place) as workplace:
-        workplace.bring_pins()
-        for _, pin in pins_of(workplace.folder):
-            needed.setdefault(pin.number, []).append(pin.by)
+    if isinstance(place, Path) or place.writable:
+        with suppress(Denied), workplace_at(place, changing=False) as workplace:
+            workplace.bring_pins()
+            for _, pin in pins_of(workplace.folder):
+                needed.setdefault(pin.number, []).append(pin.by)
     if as_json:
         names = ("number", "created", "written_by", "records", "change")
         print_json(

@@ -11,14 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from helpers.memory_objects import MemoryObjects
+from helpers.objects.servers import Nginx
 from helpers.support import held, image_set, packed, tree
 from helpers.waiting import wait_until
 
 from packtrain import append, compact, drop_rows, drop_version, index_shards, open_dataset, purge
+from packtrain._cli.main import group
 from packtrain._core.versions import Pin, is_dropped, version_numbers
 from packtrain._packer import removing
 from packtrain._packer.pins import pin, pins_of, unpin
+from packtrain._packer.workplace import Workplace
 from packtrain._storage.remote.urls import Url
 from packtrain.errors import OutputConflict, UsageError
 
@@ -187,3 +191,24 @@ def test_a_version_that_is_dropped_meanwhile_is_not_pinned(out: Path, memory: Me
     with pytest.raises(UsageError, match=f"^{there}: version 1 was dropped"):
         pin(there, 1, by="me")
     assert not [name for name in memory.under(url) if name.startswith("pins/")]
+
+
+def test_the_log_says_why_it_finds_no_pins(out: Path, monkeypatch: pytest.MonkeyPatch, nginx_server: Nginx) -> None:
+    """But for a web server, which lists nothing."""
+    pin(out, 1, by="me")
+
+    def log(place: Path | str) -> str:
+        return CliRunner().invoke(group, ["log", str(place)], standalone_mode=False, catch_exceptions=False).output
+
+    assert "(needed by me)" in log(out)
+    url = nginx_server.fresh()
+    for name, data in tree(out).items():
+        nginx_server.put(f"{nginx_server.key(url)}/{name}", data)
+    assert log(url) == log(out).replace(" (needed by me)", "")
+
+    def refused(place: Workplace) -> None:
+        raise UsageError("nobody knows")
+
+    monkeypatch.setattr(Workplace, "bring_pins", refused)
+    with pytest.raises(UsageError, match="nobody knows"):
+        log(out)
