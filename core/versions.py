@@ -31,7 +31,7 @@ from typing_extensions import Buffer
 
 from .document import MOST_BYTES, Named, dump_document, load_document, parse_document, read_document
 from .errors import CorruptFile, NotADataset, OutputConflict, UsageError
-from .files import make_folder, write_file
+from .files import fsync_folder, make_folder, write_file
 from .manifest import (
     HEADER_BYTES,
     MANIFEST,
@@ -562,7 +562,8 @@ def require_no_links(folder: Path) -> None:
 def begin_versions(folder: Path) -> None:
     """Makes a dataset of versions of one that is packed, unless it is one.
 
-    Whoever does it at the same time writes the same bytes, and a run that is stopped is simply done again.
+    Whoever does it at the same time writes the same bytes, and a run that is stopped is simply done again. What is
+    there stays, because readers may hold a lock on it.
 
     Raises:
         NotADataset: There is no dataset.
@@ -581,9 +582,19 @@ def begin_versions(folder: Path) -> None:
     root, first = first_version(Manifest.parse(data, path), data)
     document = first.dump()
     make_folder(folder / VERSIONS)
-    write_file(folder / BASE_MANIFEST, [data])
-    write_file(version_path(folder, 1), [document])
-    write_file(path, [root.dump()])
+    for file, content in ((folder / BASE_MANIFEST, data), (version_path(folder, 1), document), (path, root.dump())):
+        if _holds(file, content):
+            # Whoever wrote it may have been stopped before this.
+            fsync_folder(file.parent)
+        else:
+            write_file(file, [content])
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    try:
+        return read_regular(path, len(data)) == data
+    except OSError:
+        return False
 
 
 def _manifest_bytes(path: Path) -> bytes:

@@ -18,6 +18,7 @@ import pytest
 from helpers.support import held, image_set, packed, tree
 
 from packtrain import append, compact, drop_rows, drop_version, open_dataset, purge, relabel, split, verify
+from packtrain._core import versions
 from packtrain._core.document import dump_document
 from packtrain._packer.pins import pin, unpin
 from packtrain._packer.workplace import writing
@@ -52,6 +53,28 @@ def test_a_version_that_a_worker_has_open_stays(out: Path, method: str) -> None:
         assert str(os.getpid() if method == "fork" else worker) in str(raised.value)
         assert tree(out) == before, "one of several was dropped"
     assert drop_version(out, [1, 2]).versions == (1, 2)
+
+
+def test_a_version_that_is_open_stays_where_others_begin_versions_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They find the document that readers hold, and leave it there."""
+    out, opened = packed(image_set(tmp_path / "images", 4), tmp_path / "out", "tar"), list[object]()
+    read = versions._manifest_bytes
+
+    def late(path: Path) -> bytes:
+        data = read(path)
+        monkeypatch.undo()
+        drop_rows(out, [0])
+        opened.append(open_dataset(out, version=1))
+        return data
+
+    monkeypatch.setattr(versions, "_manifest_bytes", late)
+    versions.begin_versions(out)
+    with pytest.raises(OutputConflict, match="version 1 is open by process"):
+        drop_version(out, 1)
+    opened.clear()
+    assert drop_version(out, 1).versions == (1,)
 
 
 def test_a_pin_keeps_a_version(out: Path) -> None:
