@@ -475,6 +475,9 @@ def _read_version(folder: Path, number: int | None, *, also_dropped: bool = Fals
         raise CorruptFile(f"{folder} has no version: {VERSIONS}/ is empty", file=VERSIONS)
     chosen = numbers[-1] if number is None else number
     if chosen not in numbers or (is_dropped(folder, chosen) and not also_dropped):
+        if number is None and version_numbers(folder)[-1] > chosen:
+            # Somebody has just made a newer one, and dropped this one.
+            return _read_version(folder, None)
         live = ", ".join(str(each) for each in numbers if not is_dropped(folder, each))
         what = "was dropped" if chosen in numbers else "does not exist"
         raise UsageError(f"{folder}: version {chosen} {what}; there are {live}. `packtrain log` shows them")

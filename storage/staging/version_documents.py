@@ -136,6 +136,10 @@ class VersionDocuments:
         newest = self.numbers[-1]
         chosen = newest if number is None else number
         if chosen not in self.numbers or self.is_dropped(chosen):
+            del self.numbers
+            if number is None and self.numbers[-1] > newest:
+                # Somebody has just made a newer one, and dropped this one.
+                return self.read()
             what = "was dropped" if chosen in self.numbers else "does not exist"
             raise UsageError(f"{self.location}: version {chosen} {what}; the newest one is {newest}")
         return self._document(chosen, dropped=False)

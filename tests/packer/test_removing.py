@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -17,12 +17,15 @@ from pathlib import Path
 import pytest
 from helpers.support import held, image_set, packed, tree
 
-from packtrain import append, compact, drop_rows, drop_version, open_dataset, purge, relabel, split, verify
+from packtrain import append, compact, drop_rows, drop_version, open_dataset, purge, relabel, split, stage, verify
 from packtrain._core import versions
 from packtrain._core.document import dump_document
+from packtrain._core.versions import newest_version
 from packtrain._packer.pins import pin, unpin
 from packtrain._packer.workplace import writing
+from packtrain._storage.staging import version_documents
 from packtrain.errors import CorruptFile, OutputConflict, PackError, UsageError
+from packtrain.staging import Staged
 
 WEEK = 7 * 24 * 3600
 
@@ -75,6 +78,27 @@ def test_a_version_that_is_open_stays_where_others_begin_versions_late(
         drop_version(out, 1)
     opened.clear()
     assert drop_version(out, 1).versions == (1,)
+
+
+@pytest.mark.parametrize("look", [open_dataset, newest_version, stage])
+def test_the_newest_version_is_one_that_was_not_dropped_meanwhile(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: Callable[..., object]
+) -> None:
+    """Somebody makes a newer one between the looks at which there are and at whether that one was dropped."""
+    real = versions.version_numbers
+    (tmp_path / "place").mkdir()
+
+    def numbers(folder: Path) -> list[int]:
+        found = real(folder)
+        monkeypatch.undo()
+        drop_rows(out, [0])
+        drop_version(out, found[-1])
+        return found
+
+    for module in (versions, version_documents):
+        monkeypatch.setattr(module, "version_numbers", numbers)
+    found = look(out, tmp_path / "place") if look is stage else look(out)
+    assert len(open_dataset(found.path) if isinstance(found, Staged) else open_dataset(out)) == 6
 
 
 def test_a_pin_keeps_a_version(out: Path) -> None:
