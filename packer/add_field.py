@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -110,7 +110,7 @@ def add_field(
                 # They belong to this process until the version names them.
                 output = stack.enter_context(place.writing(f"{LAYERS}/{place.name_of(layer.plan)}"))
                 layers[layer.segment.name].append(layer.packed(place.folder, output, workers, on_progress))
-            version = place.publish(partial(with_layers, place, layers, change))
+            version = place.publish(partial(_with_fields, place, layers, change, columns, replaced=replace_existing))
     return ChangeReport(place.address, version.number, version.records)
 
 
@@ -152,7 +152,23 @@ def _require_addable(columns: Sequence[FieldColumn], version: Version, *, replac
                 f"{column.name}: a {column.kind} cannot be added, because it has to fit the stored image: pack again"
             )
         if column.name in version.schema.names and not replaced:
-            raise UsageError(f"there is a field {column.name} already: give another name, or add --replace")
+            raise UsageError(
+                f"version {version.number} has a field {column.name} already: give another name, or add --replace"
+            )
+
+
+def _with_fields(
+    place: Workplace,
+    layers: Mapping[str, Sequence[Layer]],
+    change: Change,
+    columns: Sequence[FieldColumn],
+    newest: Version,
+    *,
+    replaced: bool,
+) -> Version:
+    """The version that follows `newest`, to which somebody else may have added the same meanwhile."""
+    _require_addable(columns, newest, replaced=replaced)
+    return with_layers(place, layers, change, newest)
 
 
 def _as_settled(column: FieldColumn, field: Field) -> FieldColumn:

@@ -274,6 +274,25 @@ def test_the_same_list_is_appended_once(memory: MemoryObjects, labelled: Path, t
     assert append(str(ADDRESS), tmp_path / "0.txt") == ChangeReport(ADDRESS, 2, 9)
 
 
+def test_a_field_that_somebody_else_has_just_added_stays(memory: MemoryObjects, labelled: Path, tmp_path: Path) -> None:
+    """As one that was there before, unless it is to be replaced."""
+    put(memory, labelled)
+    captions, _ = listed_values(tmp_path, labelled)
+    theirs = tmp_path / "theirs.csv"
+    theirs.write_text(captions.read_text().replace(",of", ",their"))
+
+    def meanwhile(url: Url, number: int) -> str:
+        if url.name == "00000002.json":
+            memory.fault = lambda url, number: ""
+            add_field(str(ADDRESS), theirs, CAPTION)
+        return ""
+
+    memory.fault = meanwhile
+    with pytest.raises(UsageError, match=r"version 2 has a field caption already: .* --replace"):
+        add_field(str(ADDRESS), captions, CAPTION)
+    assert [caption for *_, caption in contents(memory)[0]] == [f"their {number}.jpg" for number in range(6)]
+
+
 def test_many_writers_at_once(memory: MemoryObjects, tmp_path: Path) -> None:
     """Each drops a row of its own, and all are gone."""
     writers = 20
