@@ -25,8 +25,9 @@ from packtrain._core.versions import (
     segment_manifest,
 )
 from packtrain._readers.dataset.stored_rows import StoredRows
-from packtrain._readers.dataset.versioned import SegmentStore, VersionLease
+from packtrain._readers.dataset.versioned import SegmentStore
 from packtrain._storage.remote.urls import place_of
+from packtrain._storage.staging.locks import VersionLease
 
 from .changing import ChangeReport, options_like, segment_of, would_be
 from .dataset_rows import DatasetRows, digest_of

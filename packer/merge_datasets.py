@@ -36,10 +36,9 @@ from packtrain._core.versions import (
     segment_manifest_path,
     version_name,
 )
-from packtrain._readers.dataset.versioned import VersionLease
 from packtrain._storage.location import Location
 from packtrain._storage.remote.urls import place_of
-from packtrain._storage.staging.locks import lease_on
+from packtrain._storage.staging.locks import VersionLease, lease_on
 
 from .changing import ChangeReport
 from .dataset_rows import require_outside

@@ -28,9 +28,9 @@ from packtrain._core.versions import (
     require_no_links,
     version_numbers,
 )
-from packtrain._readers.dataset.versioned import VersionLease
 from packtrain._storage.location import Location
 from packtrain._storage.remote.urls import place_of
+from packtrain._storage.staging.locks import VersionLease
 
 from .object_workplace import workplace_at
 from .version_check import named_by

@@ -6,7 +6,6 @@ Does not import torch.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,11 +19,8 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from packtrain._core.errors import CorruptFile, UnsupportedVersion, UsageError
-from packtrain._core.files import NO_LOCKS
 from packtrain._core.index import ROWS_PER_BLOCK, Columns
-from packtrain._core.locks import Lock
 from packtrain._core.manifest import VERSIONS
-from packtrain._core.problems import reading
 from packtrain._core.schema import LABEL, Field, Schema
 from packtrain._core.suggestions import did_you_mean
 from packtrain._core.version_schema import differing
@@ -36,12 +32,10 @@ from packtrain._core.versions import (
     Split,
     Version,
     has_versions,
-    is_dropped,
     layer_manifest,
     segment_manifest,
-    version_path,
 )
-from packtrain._storage.staging.locks import lease_on_version
+from packtrain._storage.staging.locks import VersionLease
 
 from .indexed import IndexedValues
 from .kept import is_kept
@@ -52,44 +46,6 @@ from .store import Label, RecordStore
 
 if TYPE_CHECKING:
     from packtrain._storage.streams.client import ChunkCache
-
-
-class VersionLease:
-    """A reader's lock on a version: nothing of it is deleted while it is held, by this process or one forked from it.
-
-    It pickles as the version's number, and another process takes a lease of its own.
-
-    Args:
-        dataset: The dataset's folder.
-        number: Number of the version.
-
-    Raises:
-        UsageError: The version was dropped.
-        UnreadableFile: It cannot be opened.
-    """
-
-    def __init__(self, dataset: Path, number: int) -> None:
-        self._of: Final = (dataset, number)
-        path = version_path(dataset, number)
-        self._copy: Final = lease_on_version(dataset)
-        self._lock: Lock | None = None
-        with reading(path):
-            try:
-                # Whoever drops the version holds it alone for a moment, until it is marked.
-                self._lock = Lock(path, shared=True, flags=os.O_RDONLY)
-            except OSError as error:
-                if error.errno not in NO_LOCKS:
-                    raise
-        if is_dropped(dataset, number):
-            raise UsageError(f"{dataset}: version {number} was dropped. `packtrain log` shows those that there are")
-
-    def close(self) -> None:
-        """Gives the lease up, for this process."""
-        if self._lock is not None:
-            self._lock.close()
-
-    def __reduce__(self) -> tuple[type[VersionLease], tuple[Path, int]]:
-        return VersionLease, self._of
 
 
 class _AbsentColumns:

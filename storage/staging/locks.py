@@ -12,14 +12,16 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from packtrain._core.arguments import checks_names
-from packtrain._core.errors import StagingError
-from packtrain._core.files import file_errors
+from packtrain._core.errors import StagingError, UsageError
+from packtrain._core.files import NO_LOCKS, file_errors
 from packtrain._core.locks import Lock, lock_holders
 from packtrain._core.manifest import MANIFEST
 from packtrain._core.paths import local_path
+from packtrain._core.problems import reading
+from packtrain._core.versions import is_dropped, version_path
 
 from .documents import STREAM, STREAMED, read_origin
 from .folder import Folder
@@ -111,6 +113,44 @@ def lease_on_version(path: Path) -> Lease | None:
     """The same for the folder of a version, which may lie in the entry of caches; raises what `lease_on` raises."""
     entry = Path(os.path.realpath(path.parent))
     return lease_on(path) if path.name != STREAMED or Root.around(entry) is None else lease_on_entry(entry)
+
+
+class VersionLease:
+    """A reader's lock on a version: nothing of it is deleted while it is held, by this process or one forked from it.
+
+    It pickles as the version's number, and another process takes a lease of its own.
+
+    Args:
+        dataset: The dataset's folder.
+        number: Number of the version.
+
+    Raises:
+        UsageError: The version was dropped.
+        UnreadableFile: It cannot be opened.
+    """
+
+    def __init__(self, dataset: Path, number: int) -> None:
+        self._of: Final = (dataset, number)
+        path = version_path(dataset, number)
+        self._copy: Final = lease_on_version(dataset)
+        self._lock: Lock | None = None
+        with reading(path):
+            try:
+                # Whoever drops the version holds it alone for a moment, until it is marked.
+                self._lock = Lock(path, shared=True, flags=os.O_RDONLY)
+            except OSError as error:
+                if error.errno not in NO_LOCKS:
+                    raise
+        if is_dropped(dataset, number):
+            raise UsageError(f"{dataset}: version {number} was dropped. `packtrain log` shows those that there are")
+
+    def close(self) -> None:
+        """Gives the lease up, for this process."""
+        if self._lock is not None:
+            self._lock.close()
+
+    def __reduce__(self) -> tuple[type[VersionLease], tuple[Path, int]]:
+        return VersionLease, self._of
 
 
 def lock_path(root: Root, key: str, what: What) -> Path:

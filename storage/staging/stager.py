@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from .documents import Provenance, read_provenance, write_provenance
 from .entries import find_entry, holds_dataset, linked_parts, nothing_there, scan
 from .eviction import discard_copy
 from .folder import Folder
-from .locks import Lease, lease_on, promise, try_lock
+from .locks import Lease, VersionLease, lease_on, promise, try_lock
 from .options import OnStageProgress, OnWarning, StageOptions, options_from
 from .origin import Origin, SourceFile
 from .root import Root
@@ -131,7 +131,9 @@ def stage(
         except UnsupportedVersion:
             if not is_changed(location, objects):
                 raise
-            return _stage_version(SourceVersion.load(location, version, objects), options, report, warn)
+            source_version = SourceVersion.load(location, version, objects)
+            with _held(source_version):
+                return _stage_version(source_version, options, report, warn)
         if version is not None:
             raise UsageError(f"version={version}: {location} has never been changed, so it has no versions")
         return _stage(source, options, report, warn)
@@ -147,6 +149,12 @@ def _stage(source: SourceDataset, options: StageOptions, report: OnStageProgress
         files = [file for file in source.files if is_local(entry, file)]
         warm_files(staged.path, files, threads=options.threads, on_progress=report)
     return staged
+
+
+def _held(source: SourceVersion) -> AbstractContextManager[object]:
+    """Keeps a version from being dropped while it is copied from a folder."""
+    place = source.location
+    return nullcontext() if isinstance(place, Url) else closing(VersionLease(place, source.version.number))
 
 
 def _stage_version(source: SourceVersion, options: StageOptions, report: OnStageProgress, warn: OnWarning) -> Staged:

@@ -6,6 +6,7 @@ import ast
 import copy
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import threading
@@ -19,13 +20,13 @@ from helpers.waiting import wait_until
 
 import packtrain._core
 import packtrain._storage.staging
-from packtrain import StageOptions, stage
+from packtrain import StageOptions, append, drop_rows, drop_version, stage
 from packtrain._core.locks import Lock
 from packtrain._readers.dataset.store import RecordStore
 from packtrain._storage.staging.locks import is_held, lock_path, try_lock
 from packtrain._storage.staging.root import Root
-from packtrain.errors import Leased, StagingError
-from packtrain.staging import Entry, Staged, entries, evict, lease_on
+from packtrain.errors import Leased, OutputConflict, StagingError
+from packtrain.staging import Entry, Staged, StageProgress, entries, evict, lease_on
 
 
 def the_entry(place: Path) -> Entry:
@@ -273,3 +274,20 @@ def test_nothing_is_ever_unlocked() -> None:
             for node in ast.walk(ast.parse(path.read_text())):
                 name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
                 assert name not in ("LOCK_UN", "lockf", "F_SETLK", "F_SETLKW"), f"{path}:{node}"
+
+
+def test_a_version_stays_while_it_is_copied(datasets: tuple[Path, ...], place: Path, tmp_path: Path) -> None:
+    changed = shutil.copytree(datasets[0], tmp_path / "changed")
+    append(changed, datasets[1])
+    drop_rows(changed, [0])
+    refused = list[str]()
+
+    def meanwhile(progress: StageProgress) -> None:
+        with pytest.raises(OutputConflict) as caught:
+            drop_version(changed, 2)
+        refused.append(str(caught.value))
+
+    copied = stage(changed, place, version=2, on_progress=meanwhile)
+    assert refused and f"version 2 is open by process {os.getpid()}" in refused[0]
+    assert len(copied.parts) == 2
+    assert drop_version(changed, 2).versions == (2,)
