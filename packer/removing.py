@@ -36,6 +36,7 @@ from .workplace import Workplace
 
 GRACE_SECONDS: Final = 7 * 24 * 3600.0
 """Time for which files stay where nobody can tell whether somebody uses them."""
+_LOOKS: Final = 3
 
 
 @dataclass(frozen=True)
@@ -131,20 +132,29 @@ def sole_user(place: Workplace, numbers: Iterable[int]) -> Iterator[None]:
     live = [number for number in numbers if not is_dropped(folder, number)]
     with ExitStack() as stack:
         for number in live:
-            path = version_path(folder, number)
             try:
-                stack.enter_context(Lock(path, wait=False, inherited=False, flags=os.O_RDWR))
-            except BlockingIOError as error:
-                ids = ", ".join(map(str, lock_holders(os.stat(path))))
-                who = f"by process {ids}" if ids else "on another machine"
-                raise OutputConflict(
-                    f"{folder}: version {number} is open {who}. Wait until it is closed, then run the command again"
-                ) from error
+                stack.enter_context(_only_lock(folder, number))
             except OSError as error:
                 if error.errno not in NO_LOCKS:
                     raise
         _require_no_pin(place, live)
         yield
+
+
+def _only_lock(folder: Path, number: int) -> Lock:
+    path, ids = version_path(folder, number), ""
+    for _ in range(_LOOKS):
+        try:
+            return Lock(path, wait=False, inherited=False, flags=os.O_RDWR)
+        except BlockingIOError:
+            ids = ", ".join(map(str, lock_holders(os.stat(path))))
+            # Nobody here: it was closed between the two looks, or is open on another machine.
+            if ids:
+                break
+    who = f"by process {ids}" if ids else "on another machine"
+    raise OutputConflict(
+        f"{folder}: version {number} is open {who}. Wait until it is closed, then run the command again"
+    )
 
 
 def _require_no_pin(place: Workplace, numbers: Sequence[int]) -> None:

@@ -21,6 +21,7 @@ from packtrain import append, compact, drop_rows, drop_version, open_dataset, pu
 from packtrain._core import versions
 from packtrain._core.document import dump_document
 from packtrain._core.versions import newest_version
+from packtrain._packer import removing
 from packtrain._packer.pins import pin, unpin
 from packtrain._packer.workplace import writing
 from packtrain._storage.staging import version_documents
@@ -99,6 +100,19 @@ def test_the_newest_version_is_one_that_was_not_dropped_meanwhile(
         monkeypatch.setattr(module, "version_numbers", numbers)
     found = look(out, tmp_path / "place") if look is stage else look(out)
     assert len(open_dataset(found.path) if isinstance(found, Staged) else open_dataset(out)) == 6
+
+
+def test_who_has_just_closed_a_version_is_not_taken_for_another_machine(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = [open_dataset(out, version=2)]
+
+    def closed(status: os.stat_result) -> tuple[int, ...]:
+        opened.clear()
+        return ()
+
+    monkeypatch.setattr(removing, "lock_holders", closed)
+    assert drop_version(out, 2).versions == (2,)
 
 
 def test_a_pin_keeps_a_version(out: Path) -> None:
