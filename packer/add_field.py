@@ -95,8 +95,7 @@ def add_field(
     columns = tuple(instance("fields", field, FieldColumn) for field in fields)
     flag("dry_run", dry_run)
     flag("replace_existing", replace_existing)
-    with workplace_at(place_of("dataset", dataset)) as place:
-        newest = place.begin(dry_run=dry_run)
+    with workplace_at(place_of("dataset", dataset)) as place, place.held(dry_run=dry_run) as newest:
         _require_addable(columns, newest, replaced=replace_existing)
         planned = _planned(place, newest, listed, columns, key, None if root is None else path_of("root", root))
         if dry_run:

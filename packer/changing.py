@@ -160,8 +160,8 @@ def append(
     workers = whole("num_workers", num_workers, 1)
     listed = place_of("source", source)
     with workplace_at(place_of("dataset", dataset)) as place:
-        newest = place.begin(dry_run=dry_run)
-        like = options_like(place, newest)
+        with place.held(dry_run=dry_run) as newest:
+            like = options_like(place, newest)
         if isinstance(listed, Path) and is_dataset(listed):
             # It says itself what its rows are; whether they fit is seen as the version is made.
             like = replace(like, columns=None, classes=None, labels=LabelSpec())
@@ -236,8 +236,7 @@ def drop_rows(
         PacktrainError: The dataset cannot be read, or not be written to.
     """
     flag("dry_run", dry_run)
-    with workplace_at(place_of("dataset", dataset)) as place:
-        newest = place.begin(dry_run=dry_run)
+    with workplace_at(place_of("dataset", dataset)) as place, place.held(dry_run=dry_run) as newest:
         numbers = chosen_rows(place, newest, rows, where)
         chosen = dict(by_segment(place, newest, numbers))
         if dry_run:

@@ -79,9 +79,8 @@ def compact(
     workers = whole("num_workers", num_workers, 1)
     function("on_progress", on_progress)
     flag("dry_run", dry_run)
-    with workplace_at(place_of("dataset", dataset)) as place:
-        # One that was never changed has one segment, and stays as it is.
-        newest = place.begin(dry_run=True)
+    # One that was never changed has one segment, and stays as it is.
+    with workplace_at(place_of("dataset", dataset)) as place, place.held(dry_run=True) as newest:
         place.bring_manifests(newest)
         runs = [run for run in _runs(place.folder, newest, most) if len(run) > 1]
         if not runs:

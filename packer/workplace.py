@@ -5,16 +5,26 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from packtrain._core.errors import OutputConflict
+from packtrain._core.errors import OutputConflict, UsageError
 from packtrain._core.files import NO_LOCKS, file_errors, make_folder, write_file
 from packtrain._core.locks import Lock
 from packtrain._core.manifest import INDEX
-from packtrain._core.versions import BASE, SEGMENTS, Segment, Version, begin_versions, newest_version, publish
+from packtrain._core.versions import (
+    BASE,
+    SEGMENTS,
+    Segment,
+    Version,
+    begin_versions,
+    has_versions,
+    newest_version,
+    publish,
+)
 from packtrain._storage.location import Location
+from packtrain._storage.staging.locks import VersionLease
 
 from .output import Output
 from .part_files import PartFiles
@@ -50,6 +60,22 @@ class Workplace:
             with file_errors(self.folder):
                 begin_versions(self.folder)
         return newest_version(self.folder)
+
+    @contextmanager
+    def held(self, *, dry_run: bool = False) -> Iterator[Version]:
+        """Gives what `begin` returns; where there are locks, nothing of it is removed as long as the block takes."""
+        newest = self.begin(dry_run=dry_run)
+        with ExitStack() as stack:
+            while has_versions(self.folder):
+                try:
+                    stack.enter_context(closing(VersionLease(self.folder, newest.number)))
+                    break
+                except UsageError:
+                    # Somebody has just made a newer one, and dropped this one.
+                    before, newest = newest, self.begin(dry_run=True)
+                    if before.number == newest.number:
+                        raise
+            yield newest
 
     def bring(self, names: Iterable[str]) -> None:
         """Brings files of the dataset into `folder`, if they lie elsewhere.
@@ -115,9 +141,12 @@ class Workplace:
     def has_packed(self, version: Version, plan: Plan) -> bool:
         """True if a version has a segment that was packed by a plan like this one."""
         segments = version.segments
-        return part_name(plan) in (segment.name for segment in segments) or (
-            segments[0].name == BASE and Plan.load(self.folder).is_same(plan)
-        )
+        if part_name(plan) in (segment.name for segment in segments):
+            return True
+        # Not there: somebody has just taken rows out of it.
+        with suppress(FileNotFoundError):
+            return segments[0].name == BASE and Plan.load(self.folder).is_same(plan)
+        return False
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Output]:

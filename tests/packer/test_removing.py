@@ -17,18 +17,32 @@ from pathlib import Path
 import pytest
 from helpers.support import held, image_set, packed, tree
 
-from packtrain import append, compact, drop_rows, drop_version, open_dataset, purge, relabel, split, stage, verify
+from packtrain import (
+    FieldColumn,
+    add_field,
+    append,
+    compact,
+    drop_rows,
+    drop_version,
+    open_dataset,
+    purge,
+    relabel,
+    split,
+    stage,
+    verify,
+)
 from packtrain._core import versions
 from packtrain._core.document import dump_document
 from packtrain._core.versions import newest_version
 from packtrain._packer import removing
 from packtrain._packer.pins import pin, unpin
-from packtrain._packer.workplace import writing
+from packtrain._packer.workplace import Workplace, writing
 from packtrain._storage.staging import version_documents
 from packtrain.errors import CorruptFile, OutputConflict, PackError, UsageError
 from packtrain.staging import Staged
 
 WEEK = 7 * 24 * 3600
+CAPTION = [FieldColumn("caption", "text", "caption", by_path=False, optional=True)]
 
 
 @pytest.fixture
@@ -100,6 +114,35 @@ def test_the_newest_version_is_one_that_was_not_dropped_meanwhile(
         monkeypatch.setattr(module, "version_numbers", numbers)
     found = look(out, tmp_path / "place") if look is stage else look(out)
     assert len(open_dataset(found.path) if isinstance(found, Staged) else open_dataset(out)) == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "step"),
+    [
+        (lambda out, more: append(out, more), "bring"),
+        (lambda out, more: drop_rows(out, [1]), "bring"),
+        (lambda out, more: add_field(out, more.with_name("captions.csv"), CAPTION), "bring_indexes"),
+        (lambda out, more: compact(out), "bring_manifests"),
+    ],
+    ids=["append", "drop-rows", "add-field", "compact"],
+)
+def test_what_a_change_reads_stays_meanwhile(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path, Path], object], step: str
+) -> None:
+    more, refused = image_set(tmp_path / "third", 3), list[OutputConflict]()
+    (tmp_path / "third" / "captions.csv").write_text("path,caption\nimage 0.jpg,one\n")
+
+    def meanwhile(place: Workplace, *_: object) -> None:
+        monkeypatch.undo()
+        with pytest.raises(OutputConflict, match=f"version 3 is open by process {os.getpid()}") as caught:
+            purge(out, [2])
+        refused.append(caught.value)
+
+    monkeypatch.setattr(Workplace, step, meanwhile)
+    change(out, more)
+    assert refused
+    assert not verify(out).problems
+    purge(out, [2])
 
 
 def test_who_has_just_closed_a_version_is_not_taken_for_another_machine(
