@@ -105,7 +105,20 @@ class Unconditional:
     """
 
 
-Fault: TypeAlias = Status | Reset | Stall | Truncate | Corrupt | Shift | Whole | Unconditional
+@dataclass(frozen=True)
+class Kill:
+    """The process that asks is killed by SIGKILL, and is not answered.
+
+    Attributes:
+        pid: The process.
+        done: True if the server has done what it was asked; otherwise it is not asked.
+    """
+
+    pid: int
+    done: bool = False
+
+
+Fault: TypeAlias = Status | Reset | Stall | Truncate | Corrupt | Shift | Whole | Unconditional | Kill
 SLOW_DOWN: Final = Status(503)
 
 

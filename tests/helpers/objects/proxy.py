@@ -17,6 +17,7 @@ import os
 import pickle
 import re
 import select
+import signal
 import socket
 import struct
 import subprocess
@@ -35,6 +36,7 @@ from helpers.objects.faults import (
     Chances,
     Corrupt,
     Fault,
+    Kill,
     Request,
     Reset,
     Rule,
@@ -51,6 +53,7 @@ from helpers.objects.faults import (
 HOST: Final = "127.0.0.1"
 _PIECE: Final = 1 << 20
 _REMEMBERED: Final = 100_000
+_PATIENCE: Final = 60.0
 _PROGRAM: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
     "from helpers.objects.proxy import serve; serve(int(sys.argv[1]), int(sys.argv[2]))"
@@ -421,6 +424,8 @@ class _Exchanging:
             return self._refuse(fault, method)
         if isinstance(fault, Stall) and fault.after is None:
             self._wait(fault.seconds)
+        if isinstance(fault, Kill) and not fault.done:
+            return self._kill(fault.pid)
         if isinstance(fault, Whole):
             head.set("range", None)
         if isinstance(fault, Unconditional):
@@ -462,6 +467,8 @@ class _Exchanging:
         body = source.body(framing)
         if isinstance(fault, Status):
             return self._refuse(fault, method)
+        if isinstance(fault, Kill):
+            return self._kill(fault.pid)
         head.set("transfer-encoding", None)
         if method != "HEAD":
             head.set("content-length", str(len(body)))
@@ -515,6 +522,13 @@ class _Exchanging:
         self._status = code
         self._send(head.encode(), b"" if method == "HEAD" else body)
         return True
+
+    def _kill(self, pid: int) -> bool:
+        """Kills a process, which may be gone, and answers nothing until the connection ends with it."""
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        self._wait(_PATIENCE)
+        return self._reset()
 
     def _reset(self) -> bool:
         end = time.monotonic() + 1
