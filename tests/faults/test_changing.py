@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import multiprocessing
+import os
 import random
 import re
 import shutil
@@ -35,9 +36,12 @@ from packtrain import (
 )
 from packtrain._core.files import is_temporary
 from packtrain._core.versions import load_version
+from packtrain._packer import removing
 from packtrain._storage.remote.bucket import Bucket
 from packtrain._storage.remote.urls import Url
 from packtrain.errors import NotADataset, OutputConflict, UsageError
+
+from .test_disk_full import give
 
 APPEND = """
 from packtrain import append
@@ -498,6 +502,84 @@ def test_a_disk_that_is_full_from_any_call_on(
         assert labels(out) == new
         assert not verify(out).problems
         assert name == "purge" or len(list((out / "versions").iterdir())) == versions
+
+
+@pytest.mark.complete
+@pytest.mark.parametrize(
+    ("name", "limit", "step"),
+    [
+        ("compact", "size", 9),
+        ("merge", "nr_inodes", 9),
+        *(
+            pytest.param(name, limit, 1, marks=pytest.mark.stress)
+            for name in ("add-field", "compact", "purge", "merge")
+            for limit in ("size", "nr_inodes")
+        ),
+    ],
+)
+def test_a_small_disk(
+    packer: FaultServer,
+    before: Path,
+    tmp_path: Path,
+    mounted: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    campaign: Campaign,
+    name: str,
+    limit: str,
+    step: int,
+) -> None:
+    """With any room that is left: the command says that it is not enough, and goes on once there is more."""
+    append(before, listed(tmp_path, 20, 2))
+    captions, other = tmp_path / "captions.csv", packed(listed(tmp_path, 30, 2), tmp_path / "other", "hdf5")
+    captions.write_text("path,caption\n" + "".join(f"{row}.jpg,n{row}\n" for row in (*range(6), 20, 21)))
+    disk = mounted("size=64m,nr_inodes=10000")
+    out = disk / "out"
+    args = {"OUT": str(out), "LIST": str(captions), "ROWS": [1, 5], "SOURCES": [str(before), str(other)]}
+    program = Program(packer, MERGE if name == "merge" else FULL[name][0], args, out)
+    old = labels(before)
+    new = {"purge": [0, 2, 3, 4, 20, 21], "merge": [*old, 30, 31]}.get(name, old)
+    monkeypatch.setattr(removing, "GRACE_SECONDS", -60.0)
+    for room in range(1, 1000, step):
+        give(disk, "size=64m,nr_inodes=10000")
+        renewed(out, None if name == "merge" else before)
+        give(disk, with_room(disk, limit, room))
+        outcome = program.run()
+        if outcome.returncode == 0:
+            break
+        print(room, "free pages" if limit == "size" else "free inodes")
+        campaign.counts["SMALL DISK"] += 1
+        assert f"NoSpace: no space left for {out}" in outcome.output, outcome.output
+        assert not [path for path in out.rglob("*") if is_temporary(path)]
+        is_there = (out / "manifest.json").exists()
+        assert labels(out) in (old, new) if is_there else name == "merge"
+        assert not is_there or not verify(out).problems
+        give(disk, "size=64m,nr_inodes=10000")
+        if name == "purge" and labels(out) == new:
+            with suppress(UsageError):
+                purge(out)
+        else:
+            assert program.run().returncode == 0
+        assert_changed(out, name, new)
+    assert campaign.counts.total() > 2
+    assert_changed(out, name, new)
+
+
+def with_room(disk: Path, limit: str, room: int) -> str:
+    """The option of a tmpfs that leaves so many free pages, or inodes."""
+    status = os.statvfs(disk)
+    if limit == "size":
+        return f"size={(status.f_blocks - status.f_bfree + room) * status.f_frsize}"
+    return f"nr_inodes={status.f_files - status.f_ffree + room}"
+
+
+def assert_changed(out: Path, name: str, new: list[int]) -> None:
+    """The dataset is what the command is to make of it, and what it left when it was stopped goes."""
+    drop_version(out)
+    report = verify(out)
+    assert not report.problems and not report.orphans
+    assert labels(out) == new
+    assert ("caption" in open_dataset(out).schema.names) == (name == "add-field")
+    assert name != "compact" or len(load_version(out).segments) == 1
 
 
 @pytest.mark.parametrize("name", ["drop-rows", "split", "purge"])
