@@ -15,19 +15,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.faults.campaign import Campaign, Program, renewed
+from helpers.faults.campaign import KILLED, Campaign, Program, renewed
 from helpers.faults.harness import Action, FaultServer
 from helpers.local_objects import STORE, LocalObjects
 from helpers.staging.children import Child
 from helpers.staging.laws import STAGE, assert_same, assert_tidy, big_dataset, root_of
 from helpers.staging.unused import room_for, staged
-from helpers.support import flip, tree
+from helpers.support import flip, held, tree
 
-from packtrain import StageOptions, append, drop_rows, open_dataset, stage, verify
+from packtrain import StageOptions, append, compact, drop_rows, open_dataset, purge, stage, verify
 from packtrain._readers.dataset.image_dataset import caches_of
 from packtrain._storage.remote import client
 from packtrain._storage.streams import versions
-from packtrain.staging import entries, repair
+from packtrain.errors import UsageError
+from packtrain.staging import entries, evict, repair
 
 CLEAN_ERROR = 3
 ROUNDS = pytest.mark.parametrize("count", [10, pytest.param(200, marks=pytest.mark.stress)])
@@ -258,3 +259,48 @@ def test_who_takes_a_version_from_an_address_dies_anywhere(
         found = sorted(entry.state for entry in entries(place))
         assert found == ["complete", "complete", "version"] if budget is None else ["stream"] * 3
         assert_tidy(place, *(entry.path for entry in entries(place)))
+
+
+MEANWHILE: dict[str, Callable[[Path, Path], object]] = {
+    "appended to": append,
+    "joined": lambda changed, more: compact(changed),
+    "purged, with every version that there was": lambda changed, more: purge(changed, [0, 20]),
+}
+
+
+@pytest.mark.complete
+@pytest.mark.parametrize("meanwhile", MEANWHILE)
+@pytest.mark.parametrize("count", [2, pytest.param(25, marks=pytest.mark.stress)])
+def test_who_copies_a_version_dies_and_then_it_is(
+    faulty: FaultServer,
+    datasets: tuple[Path, ...],
+    place: Path,
+    tmp_path: Path,
+    campaign: Campaign,
+    meanwhile: str,
+    count: int,
+) -> None:
+    """The newest version is copied, from what was copied of the one before and what is new."""
+    model = shutil.copytree(datasets[0], tmp_path / "model")
+    append(model, datasets[1])
+    drop_rows(model, [0])
+    changed = renewed(tmp_path / "changed", model)
+    copier = program(faulty, place, STAGE, dataset=str(changed), options={"threads": 1})
+    calls = copier.undisturbed()
+    for at in random.Random(meanwhile).sample(range(1, len(calls) + 1), count):
+        print(at, calls[at - 1])
+        copier.prepare(place)
+        assert copier.run(Action.KILL, at).returncode == KILLED
+        campaign.counts[Action.KILL.name] += 1
+        for path in root_of(place).glob("*-version-*"):
+            assert verify(path).problems == ()
+        MEANWHILE[meanwhile](changed, datasets[2])
+        assert held(open_dataset(changed, stage=place)) == held(open_dataset(changed))
+        assert verify(next(root_of(place).glob("*-version-*"))).problems == ()
+        if meanwhile.startswith("purged"):
+            with pytest.raises(UsageError, match="version 3 was dropped"):
+                stage(changed, place, version=3)
+        # Of what was purged, a whole copy may be the last one.
+        evict(place, [entry.id for entry in entries(place)], force=True)
+        assert_tidy(place)
+        renewed(changed, model)
