@@ -137,7 +137,7 @@ class Proxy:
         return found
 
     def forget(self) -> None:
-        """Sets all counters to zero."""
+        """Sets all counters to zero, a moment later if requests are under way: those of a client that was killed."""
         self._ask("forget")
 
     def _ask(self, what: str, *arguments: object) -> Any:
@@ -196,14 +196,19 @@ class _Relay:
 
     def traffic(self, settled: bool) -> Traffic:
         with self._lock:
-            # A client may have its last byte before the request counts as ended.
-            self._ended.wait_for(lambda: not self._under_way, timeout=1 if settled else 0)
+            if settled:
+                # A client may have its last byte before the request counts as ended.
+                self._settle()
             return Traffic(self._requests, self._bytes, self._most, tuple(self._exchanges))
 
     def forget(self) -> None:
         with self._lock:
+            self._settle()
             self._requests = self._bytes = self._most = 0
             self._exchanges: deque[Exchange] = deque(maxlen=_REMEMBERED)
+
+    def _settle(self) -> None:
+        self._ended.wait_for(lambda: not self._under_way, timeout=1)
 
     def accept(self, listener: socket.socket) -> None:
         while True:
