@@ -85,7 +85,8 @@ class PartFiles:
             if path.is_dir() and not path.is_symlink():
                 # Without it, a folder of which a part is left is no segment.
                 (path / MANIFEST).unlink(missing_ok=True)
-                shutil.rmtree(path)
+                with suppress(FileNotFoundError):  # Somebody else removes it at the same time.
+                    shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
             fsync_folder(path.parent)
@@ -154,9 +155,15 @@ def _base_manifest(folder: Path) -> str:
 
 
 def _base_names(folder: Path) -> list[str]:
-    """The files of the segment in the dataset's folder itself; last the one that says which they are."""
+    """The files of the segment in the dataset's folder itself; last the one that says which they are.
+
+    None if that is gone, because somebody else has just removed them.
+    """
     name = _base_manifest(folder)
-    manifest = Manifest.parse(read_regular(folder / name, MOST_BYTES), folder / name)
+    try:
+        manifest = Manifest.parse(read_regular(folder / name, MOST_BYTES), folder / name)
+    except FileNotFoundError:
+        return []
     linked = {shard.name for shard in manifest.shards if shard.link is not None}
     return [*(file.name for file in manifest.files() if file.name not in linked), INDEX, PARTS, PLAN, name]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packtrain._core.arguments import checks_names, flag, function, whole
-from packtrain._core.errors import OutputConflict, UsageError
+from packtrain._core.errors import DatasetError, OutputConflict, UsageError
 from packtrain._core.files import file_errors
 from packtrain._core.versions import (
     DROPPED,
@@ -71,10 +72,11 @@ def purge(
     flag("dry_run", dry_run)
     with workplace_at(place_of("dataset", dataset)) as place, file_errors(place.folder):
         newest = place.begin(dry_run=dry_run)
-        place.bring_manifests(newest)
-        named = rows is not None or where is not None
-        numbers = chosen_rows(place, newest, rows, where) if named else np.empty(0, np.int64)
-        chosen = dict(by_segment(place, newest, numbers))
+        with _unless_changed(place, newest):
+            place.bring_manifests(newest)
+            named = rows is not None or where is not None
+            numbers = chosen_rows(place, newest, rows, where) if named else np.empty(0, np.int64)
+            chosen = dict(by_segment(place, newest, numbers))
         return _purged(place, newest, chosen, len(numbers), workers, on_progress, dry_run=dry_run)
 
 
@@ -103,7 +105,8 @@ def _purged(
     left = [each for each in affected if each.rows > len(chosen.get(each.name, ()))]
     # Before anything is written: it may be refused.
     again = Change("purge", f"wrote {len(left):,} segments again")
-    rewrite(place, newest, [[each] for each in left], again, workers=workers, dry_run=True, on_progress=None)
+    with _unless_changed(place, newest):
+        rewrite(place, newest, [[each] for each in left], again, workers=workers, dry_run=True, on_progress=None)
     if dry_run:
         report = would_be(
             place,
@@ -131,6 +134,23 @@ def _purged(
         ) from error
 
 
+@contextmanager
+def _unless_changed(place: Workplace, newest: Version) -> Iterator[None]:
+    """Tells files that somebody else has removed, who purges the same dataset, from damage.
+
+    Raises:
+        OutputConflict: A file of `newest` is gone, and there is a newer version.
+    """
+    try:
+        yield
+    except (DatasetError, FileNotFoundError) as error:
+        if place.begin(dry_run=True).number == newest.number:
+            raise
+        raise OutputConflict(
+            f"{place.address} was changed by somebody else meanwhile ({error}). Run the command again"
+        ) from error
+
+
 def _finished(place: Workplace, workers: int, on_progress: Progress | None, dropped: int) -> ChangeReport:
     """Removes the bytes of the rows that were dropped."""
     newest = place.begin(dry_run=True)
@@ -138,7 +158,8 @@ def _finished(place: Workplace, workers: int, on_progress: Progress | None, drop
     if affected:
         gone = sum(each.records - each.rows for (each,) in affected)
         change = Change("purge", f"wrote {len(affected):,} segments again without {gone:,} rows")
-        rewrite(place, newest, affected, change, workers=workers, dry_run=False, on_progress=on_progress)
+        with _unless_changed(place, newest):
+            rewrite(place, newest, affected, change, workers=workers, dry_run=False, on_progress=on_progress)
     newest = place.begin(dry_run=True)
     place.bring_versions()
     old = _versions_beyond(place.folder, newest.number, {each.name for each in newest.segments})
@@ -149,7 +170,9 @@ def _finished(place: Workplace, workers: int, on_progress: Progress | None, drop
 def _versions_beyond(folder: Path, last: int, names: Collection[str]) -> list[int]:
     """The numbers of the versions up to this one that name another segment than these."""
     numbers = (number for number in version_numbers(folder) if number <= last and not is_dropped(folder, number))
-    return [each.number for each in (load_version(folder, number) for number in numbers) if _is_beyond(each, names)]
+    # Somebody else may drop one before it is read.
+    versions = (load_version(folder, number, also_dropped=True) for number in numbers)
+    return [each.number for each in versions if _is_beyond(each, names)]
 
 
 def _is_beyond(version: Version, names: Collection[str]) -> bool:

@@ -239,4 +239,5 @@ class _Unneeded:
 def _needed(folder: Path, gone: Collection[int]) -> set[str]:
     """The parts that versions name which were not dropped, without those that are `gone`."""
     live = (each for each in version_numbers(folder) if each not in gone and not is_dropped(folder, each))
-    return named_by([load_version(folder, number) for number in live])
+    # Somebody else may drop one before it is read.
+    return named_by([load_version(folder, number, also_dropped=True) for number in live])
