@@ -34,7 +34,7 @@ from packtrain._storage.staging.without_shards import fetch_without_shards
 from .engine import run_tasks
 from .problem import Problem, check_file
 from .shard_check import CheckProgress, ShardCheck, ShardFindings, check_shard
-from .version_check import check_layer, check_versions, inside, live_versions, orphans, parts_of, seen_alone
+from .version_check import check_layer, check_versions, inside, live_versions, orphans, orphans_at, parts_of, seen_alone
 
 Parsed = TypeVar("Parsed")
 _MOST_BYTES: Final = 1 << 30
@@ -67,8 +67,8 @@ class VerifyReport:
         decoded: True if every image was decoded.
         problems: Everything that is wrong; empty if the dataset is sound.
         linked: True if the shards were written by others, and only indexed.
-        orphans: Of a dataset of versions in a folder, what none of them names: left by writers that were stopped, or
-            being written.
+        orphans: Of a dataset of versions, what none of them names: left by writers that were stopped, or being written.
+            Empty at an address that cannot be listed.
         changed: True if it is a dataset of versions.
     """
 
@@ -130,7 +130,8 @@ def verify(
                 fetch_without_shards(dataset, objects, Path(name), every_version=True)
             except CorruptFile as error:
                 return VerifyReport(dataset, 0, 0, False, (Problem(MANIFEST, str(error)),))
-            return run.fetching(dataset, dataset, Path(name))
+            found = run.fetching(dataset, dataset, Path(name))
+            return replace(found, orphans=tuple(orphans_at(dataset, objects, Path(name)))) if found.changed else found
     if has_versions(dataset):
         return run.check_versions(dataset)
     # The lease keeps a staged copy from being evicted in the meantime.
@@ -211,7 +212,6 @@ class _Run:
             if part.layer is not None:
                 problems += check_layer(folder, part)
             records, shards = records + found.records, shards + found.shards
-        # A store need not be able to list what no version names.
         left = tuple(orphans(folder, versions)) if url is None else ()
         return VerifyReport(folder, records, shards, self.decode_images, tuple(problems), orphans=left, changed=True)
 

@@ -7,14 +7,14 @@ import os
 import re
 import tempfile
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from packtrain._core.errors import DatasetError, UsageError
+from packtrain._core.errors import DatasetError, RemoteError, UsageError
 from packtrain._core.files import is_temporary
 from packtrain._core.index import Index
 from packtrain._core.manifest import INDEX, MANIFEST, VERSIONS
@@ -42,6 +42,8 @@ from packtrain._core.versions import (
 )
 from packtrain._readers.dataset.kept import dropped_rows
 from packtrain._readers.dataset.sides import segment_sides
+from packtrain._storage.remote.objects import Objects
+from packtrain._storage.remote.urls import Url
 
 from .problem import Problem
 
@@ -169,6 +171,16 @@ def is_part(name: str) -> bool:
 def orphans(folder: Path, versions: list[Version]) -> list[str]:
     """The parts that none of these versions names: left by writers that were stopped, or written at this moment."""
     return unnamed(folder, named_by(versions))
+
+
+def orphans_at(url: Url, objects: Objects, folder: Path) -> list[str]:
+    """The same of a dataset at an address, whose documents are in a folder; none where nobody may list it."""
+    versions, _ = live_versions(folder)
+    named, parts = named_by(versions), set[str]()
+    if url.writable:
+        with suppress(RemoteError):
+            parts = {"/".join(found.name.split("/")[:2]) for found in objects.list(url)}
+    return sorted(part for part in parts - named if is_part(part))
 
 
 @contextmanager

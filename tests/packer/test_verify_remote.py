@@ -201,11 +201,16 @@ class TestVersions:
         split(out, val="25%")
         append(out, image_set(tmp_path / "more", 3))
         drop_version(out, [2])
+        objects.lists = True
         objects.path(BUCKET).mkdir(parents=True)
         return out.rename(objects.path(URL))
 
     def test_a_sound_dataset(self, changed: Path, objects: FolderObjects) -> None:
+        left = changed / "segments" / "0123456789abcdef"
+        left.mkdir()
+        (left / "train-000000.tar").write_bytes(b"of a run that was stopped")
         here = verify(changed)
+        assert here.orphans == ("segments/0123456789abcdef",)
         report = verify(URL)
         assert (here.problems, here.changed, here.records) == ((), True, 12 + 3 + 12)
         assert replace(report, dataset=changed) == here

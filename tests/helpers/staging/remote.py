@@ -25,11 +25,13 @@ class FolderObjects(Objects):
     Attributes:
         requests: What was asked for: the name of the member, and the key.
         fault: Called with the same before anything is answered; what it raises is the answer.
+        lists: True for a store that lists its objects, as not every one does.
         spoil: Called with the key, the offset and the bytes that were read, which it may change.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.lists = False
         self.requests: list[tuple[str, str]] = []
         self.fault: Callable[[str, str], None] = lambda member, key: None
         self.spoil: Callable[[str, int, memoryview], None] = lambda key, offset, view: None
@@ -80,7 +82,11 @@ class FolderObjects(Objects):
 
     @override
     def list(self, url: Url) -> Iterator[Found]:
-        raise AssertionError("not every store can list")
+        assert self.lists, "not every store can list"
+        folder = self.path(url)
+        for path in folder.rglob("*"):
+            if path.is_file():
+                yield Found(str(path.relative_to(folder)), path.stat().st_size)
 
     @override
     def write(self, url: Url, data: bytes, *, new: bool = False) -> bool:
