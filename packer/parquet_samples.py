@@ -294,7 +294,7 @@ class ParquetSamples(Rows):
 
 
 def _state(file: BinaryIO) -> tuple[int, int]:
-    """What tells a file from one that has taken its place."""
+    """Size and time of a file, which tell it from one that has taken its place."""
     status = os.fstat(file.fileno())
     return status.st_size, status.st_mtime_ns
 

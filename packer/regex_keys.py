@@ -32,7 +32,7 @@ _ROWS_PER_SECOND: Final = 10_000
 
 @dataclass(frozen=True)
 class _Searched:
-    """What is known of some rows.
+    """The result for some rows.
 
     Attributes:
         hashes: Those of their keys, in hexadecimal digits.
