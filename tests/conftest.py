@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import itertools
 import logging
@@ -169,6 +170,28 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     for point in points:
         # Lazily, because a failed test may still have files open there.
         subprocess.run(["umount", "--lazy", point], check=True)
+
+
+@pytest.fixture(scope="session")
+def shared(
+    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Callable[[str, Callable[[Path], None]], Path]:
+    """Makes a folder once for all processes that run tests."""
+    # The folder of a process of pytest-xdist lies in the one of all.
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if hasattr(pytestconfig, "workerinput") else base
+
+    def made(name: str, make: Callable[[Path], None]) -> Path:
+        folder, done = base / f"shared-{name}", base / f"shared-{name}.done"
+        with open(base / f"shared-{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not done.exists():
+                folder.mkdir()  # fails where it has failed before: once is enough
+                make(folder)
+                done.touch()
+        return folder
+
+    return made
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,9 @@ import sysconfig
 import tomllib
 import venv
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -23,6 +24,7 @@ SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setup
 PACKAGES = SETUPTOOLS["packages"]
 FOLDERS = SETUPTOOLS["package-dir"]
 UNTAGGED = "0.1.0.dev0"
+Shared: TypeAlias = Callable[[str, Callable[[Path], None]], Path]
 NOT_COPIED = shutil.ignore_patterns(".*", "build", "dist", "links", "*.egg-info", "__pycache__", "*.so")
 
 
@@ -33,35 +35,37 @@ def run(command: Sequence[str | Path], cwd: Path) -> str:
     return done.stdout
 
 
-def build(folder: Path) -> Path:
-    """A wheel, built from a copy of the working tree."""
+def build(folder: Path) -> None:
+    """Builds a wheel in dist, from a copy of the working tree."""
     # An old build/ would put modules that were deleted since into the wheel.
     copy, out = folder / "tree", folder / "dist"
     shutil.copytree(ROOT, copy, ignore=NOT_COPIED)
     out.mkdir()
     run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, copy], cwd=out)
-    (built,) = out.glob("*.whl")
-    return built
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("clean"))
-
-
-@pytest.fixture(scope="module")
-def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of a new environment that has the wheel."""
-    home = tmp_path_factory.mktemp("venv")
+def install(wheel: Path, home: Path) -> None:
+    """Makes an environment that has the wheel."""
     venv.create(home, symlinks=True)
-    interpreter = home / "bin" / "python"
+    interpreter = home / "bin/python"
     pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", interpreter, "--disable-pip-version-check"]
     run([*pip, "install", "--no-index", "--no-deps", wheel], cwd=home)
     # The dependencies are borrowed. A folder added by a .pth file has its own .pth files left alone,
     # and the editable install is one of those.
     site = Path(sysconfig.get_path("purelib", vars={"base": str(home)}))
     site.joinpath("borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return interpreter
+
+
+@pytest.fixture(scope="session")
+def wheel(shared: Shared) -> Path:
+    (built,) = shared("wheel", build).glob("dist/*.whl")
+    return built
+
+
+@pytest.fixture(scope="session")
+def python(wheel: Path, shared: Shared) -> Path:
+    """The interpreter of a new environment that has the wheel."""
+    return shared("venv", lambda home: install(wheel, home)) / "bin/python"
 
 
 def test_ships_the_package_and_nothing_else(wheel: Path) -> None:
@@ -80,16 +84,23 @@ def test_ships_the_package_and_nothing_else(wheel: Path) -> None:
     assert f"packtrain-{version}.dist-info/licenses/LICENSE" in names
 
 
-@pytest.mark.parametrize(
-    "package",
-    # Each in a process of its own, as the first import; the sample has every fourth.
-    [pytest.param(name, marks=pytest.mark.complete if number % 4 else ()) for number, name in enumerate(PACKAGES)],
-)
-def test_every_package_imports_from_the_wheel(python: Path, package: str) -> None:
-    code = f"import importlib.metadata, {package} as it; print(it.__file__, importlib.metadata.version('packtrain'))"
-    where, version = run([python, "-c", code], cwd=python.parent).split()
-    assert Path(where).is_relative_to(python.parents[1])
-    assert version == UNTAGGED, "a copy without git's folder and tags"
+def test_every_package_imports_first_from_the_wheel(python: Path) -> None:
+    """Each in a process that has imported no other of packtrain; they share torch."""
+    code = f"""if True:
+        import os, sys, importlib, importlib.metadata, torch
+        for package in {PACKAGES}:
+            if child := os.fork():
+                if os.waitpid(child, 0)[1]:
+                    sys.exit(f"{{package}} cannot be imported")
+                continue
+            print(package, importlib.import_module(package).__file__, importlib.metadata.version("packtrain"))
+            sys.stdout.flush()
+            os._exit(0)
+    """
+    lines = [line.split() for line in run([python, "-c", code], cwd=python.parent).splitlines()]
+    assert [package for package, _, _ in lines] == PACKAGES
+    assert [where for _, where, _ in lines if not Path(where).is_relative_to(python.parents[1])] == []
+    assert {version for _, _, version in lines} == {UNTAGGED}, "a copy without git's folder and tags"
 
 
 @pytest.mark.parametrize("command", ["packtrain", "pack"])
@@ -99,12 +110,6 @@ def test_the_commands_start(python: Path, command: str) -> None:
 
 def test_python_dash_m_starts(python: Path) -> None:
     assert "Usage: python -m packtrain " in run([python, "-m", "packtrain", "--help"], cwd=python.parent)
-
-
-def test_a_reader_loads_from_the_wheel(python: Path) -> None:
-    """With its dependencies: torch, numpy and the containers."""
-    code = "from packtrain import open_dataset; print(open_dataset.__module__)"
-    assert run([python, "-c", code], cwd=python.parent).startswith("packtrain._readers")
 
 
 def test_the_installation_wins_over_a_clone_beside_the_script(python: Path, tmp_path: Path) -> None:
@@ -144,7 +149,8 @@ def test_it_holds_the_extension_where_that_can_be_compiled(wheel: Path, python: 
 def test_without_a_compiler_it_is_built_without_the_extension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "false")
     before = {path: path.stat().st_mtime_ns for path in (ROOT / "codec/native").glob("*.so")}
-    wheel = build(tmp_path)
+    build(tmp_path)
+    (wheel,) = tmp_path.glob("dist/*.whl")
     assert extensions(wheel) == []
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
