@@ -25,9 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Final, Self
-
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING, Annotated, Final, Self
 
 from .document import MOST_BYTES, Named, dump_document, load_document, parse_document, read_document
 from .errors import CorruptFile, NotADataset, OutputConflict, UsageError
@@ -48,6 +46,9 @@ from .opening import open_regular, read_regular
 from .problems import reading
 from .schema import FieldName, Schema
 from .typed import MOST, Between, Form, OneOf
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 VERSION: Final = 3
 SEGMENTS: Final = "segments"
