@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import os
 import re
@@ -22,7 +21,6 @@ from demo_network import learn
 from helpers.support import image_set, picture, require_module, tree
 from lenet.train import CROP, TrainOptions, TrainResult, count_classes, lenet, train
 from PIL import Image
-from resnet_ddp.train import TrainOptions as ResNetOptions
 
 from packtrain import PackedDataset, PackOptions, open_dataset, pack
 from packtrain._cli.main import COMMANDS
@@ -292,7 +290,6 @@ def test_without_photographs_the_demo_says_where_to_get_them(monkeypatch: pytest
 
 
 README = ROOT / "README.md"
-RESNET_README = ROOT / "examples/resnet_ddp/README.md"
 
 
 def test_the_verbs_in_the_documents_are_in_the_makefile() -> None:
@@ -335,10 +332,3 @@ def test_the_options_in_the_documents_are_those_of_the_commands() -> None:
     assert options_of(commands["pack"], commands["verify"]) <= packing | documents["object-stores"] <= every
     assert documents["tuning"] == options_of(commands["tune"])
     assert {"--store"} <= options_in(README) <= every
-
-
-def test_the_options_of_the_resnet_are_those_of_the_script() -> None:
-    known = {f"--{option.name.replace('_', '-')}" for option in dataclasses.fields(ResNetOptions)}
-    named = set(re.findall(r"--[a-z][a-z-]+", RESNET_README.read_text()))
-    assert {"--checkpoint", "--batch-size"} <= named
-    assert named - known == {"--help", "--standalone", "--nproc-per-node"}
