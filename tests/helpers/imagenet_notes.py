@@ -38,6 +38,10 @@ def labels(notes: Path, epoch: int, most: int | None = None) -> list[int]:
     return sorted(found)
 
 
-if __name__ == "__main__":
+def main() -> None:
     vars(engine)["learn"] = noted
     train.main()
+
+
+if __name__ == "__main__":
+    main()
