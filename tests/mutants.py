@@ -346,20 +346,23 @@ class Reach:
 
 
 def record(reach: Reach, tests: Sequence[str], arguments: Sequence[str], work: Path, file: Path | None) -> None:
-    """Runs the test modules of which nothing is known yet, some at a time: one that crashes takes few with it."""
+    """Runs the test modules of which nothing is known yet: some at a time, then those of a run that crashed alone."""
     folders = sorted(work.iterdir())
     named = [[folders[0] / each] if each.endswith(".py") else folders[0].glob(f"{each}/**/test_*.py") for each in tests]
-    modules = sorted({str(each.relative_to(folders[0])) for each in itertools.chain(*named)} - {*reach.modules})
-    parts = [part for first in range(40) if (part := modules[first::40])]
-    recorders = {part[0]: Recorder(work, number) for number, part in enumerate(parts)}
-    runs = [Run([*part, *arguments], recorders[part[0]], 1800) for part in parts]
-    for number, (run, code, output, taken) in enumerate(ended(runs, folders), 1):
-        recorders[run.arguments[0]].add_to(reach)
-        reach.modules.extend(each for each in run.arguments if each in modules)
-        if file:
-            file.write_text(json.dumps(asdict(reach)))
-        said = (output.splitlines() or ["no output"])[-1]
-        print(f"recorded {number}/{len(runs)} ({taken:.0f} s, exit {code}): {said}", flush=True)
+    every = {str(each.relative_to(folders[0])) for each in itertools.chain(*named)}
+    for most in (40, len(every)):
+        modules = sorted(every - {*reach.modules})
+        parts = [part for first in range(most) if (part := modules[first::most])]
+        recorders = {part[0]: Recorder(work, number) for number, part in enumerate(parts)}
+        runs = [Run([*part, *arguments], recorders[part[0]], 1800) for part in parts]
+        for number, (run, code, output, taken) in enumerate(ended(runs, folders), 1):
+            recorders[run.arguments[0]].add_to(reach)
+            if code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
+                reach.modules.extend(each for each in run.arguments if each in every)
+            if file:
+                file.write_text(json.dumps(asdict(reach)))
+            said = (output.splitlines() or ["no output"])[-1]
+            print(f"recorded {number}/{len(runs)} ({taken:.0f} s, exit {code}): {said}", flush=True)
 
 
 class Only:
