@@ -28,6 +28,16 @@ class _PathOrUrl(_LocalPath):
         return value if is_address(value) else super().convert(value, param, ctx)
 
 
+class _Page(_LocalPath):
+    @override
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = super().convert(value, param, ctx)
+        # Known before the work is done that the page is to show.
+        if not path.absolute().parent.is_dir():
+            self.fail(f"there is no folder {path.absolute().parent}: make it", param, ctx)
+        return path
+
+
 class _Source(_PathOrUrl):
     @override
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -40,3 +50,5 @@ PATH_OR_URL: Final = _PathOrUrl(path_type=Path)
 """The same, as a `Path`; or an address in an object store, as a str."""
 SOURCE: Final = _Source(path_type=Path)
 """The same, or an address on the Hugging Face Hub, as a str."""
+PAGE: Final = _Page(path_type=Path)
+"""The path of a file to write, in a folder that there is."""

@@ -14,7 +14,7 @@ from packtrain._core.files import file_errors
 
 from .options import where_option
 from .output import print_json, progress, say
-from .paths import PATH
+from .paths import PAGE, PATH
 
 if TYPE_CHECKING:
     from packtrain._extras.report.figures import DatasetReport, ReportProgress
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
 @click.argument("dataset", type=PATH)
 @click.option("--against", type=PATH, metavar="OTHER", help="Another dataset: name the images that are in both.")
 @where_option("Look only at the rows")
-@click.option("--out", type=PATH, metavar="FILE.html", help="Write the page there.")
+@click.option("--out", type=PAGE, metavar="FILE.html", help="Write the page there.")
 @click.option(
     "--stats", type=PATH, metavar="FILE.json", help="Chart these figures of a loader: see `to_dict` of its stats."
 )
-@click.option("--tune", type=PATH, metavar="FILE.json", help="Chart what `packtrain tune --json` printed.")
 @click.option("--workers", type=click.IntRange(1), help="Worker processes.  [default: all available cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
 def command(
@@ -37,7 +36,6 @@ def command(
     where: str | None,
     out: Path | None,
     stats: Path | None,
-    tune: Path | None,
     workers: int | None,
     as_json: bool,
 ) -> None:
@@ -46,11 +44,11 @@ def command(
     The page is one file, which needs no network.
     """
     from packtrain._extras.report.dataset_report import dataset_report
-    from packtrain._extras.report.page import chart_stats, chart_tune, page_of
+    from packtrain._extras.report.page import chart_stats, page_of
 
     if out is None and not as_json:
         raise UsageError("there is nowhere to put the report: add --out report.html, or --json")
-    charts = [chart(file) for chart, file in ((chart_stats, stats), (chart_tune, tune)) if file is not None]
+    charts = [] if stats is None else [chart_stats(stats)]
     with progress("report", quiet=as_json) as show:
 
         def on_progress(state: ReportProgress) -> None:

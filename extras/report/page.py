@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from packtrain._core.errors import UsageError
 from packtrain._core.files import file_errors
@@ -18,6 +18,9 @@ from packtrain._core.sizes import size
 from .charts import Bar, bars, columns, text
 from .figures import SUSPICIONS, AlikeGroup, DatasetReport, Histogram, Place, Suspect
 from .pictures import pictures_of
+
+if TYPE_CHECKING:
+    from packtrain._extras.tune import TuneResult
 
 _LABELS: Final = 30
 _REASONS: Final = 50
@@ -54,10 +57,9 @@ def page_of(report: DatasetReport, charts: Iterable[str] = ()) -> str:
 
     Args:
         report: The report.
-        charts: What `chart_stats` and `chart_tune` have made.
+        charts: What `chart_stats` has made.
     """
     pictures = pictures_of([*_places(report)])
-    title = f"{Path(report.dataset).name or report.dataset}: packtrain report"
     sections = [
         _facts(report),
         *_labels(report),
@@ -69,13 +71,16 @@ def page_of(report: DatasetReport, charts: Iterable[str] = ()) -> str:
         *_suspects(report, pictures),
         *charts,
     ]
+    return _page(report.dataset, "report", sections)
+
+
+def _page(dataset: str, what: str, sections: Iterable[str]) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{_MAY}">'
-        f"<title>{text(title)}</title><style>{_STYLE}</style></head>\n<body><h1>{text(report.dataset)}</h1>\n"
-        + "\n".join(sections)
-        + "\n</body></html>\n"
+        f"<title>{text(Path(dataset).name or dataset)}: packtrain {what}</title><style>{_STYLE}</style></head>\n"
+        f"<body><h1>{text(dataset)}</h1>\n" + "\n".join(sections) + "\n</body></html>\n"
     )
 
 
@@ -269,21 +274,15 @@ def chart_stats(file: Path) -> str:
     )
 
 
-def chart_tune(file: Path) -> str:
-    """Chart the settings that ``packtrain tune --json`` has measured.
-
-    Raises:
-        UsageError: `file` cannot be read, or holds something else.
-    """
-    with _expected(file, "what `packtrain tune --json` prints") as found:
-        best = found["best"]["setting"]
-        rows = [
-            Bar("{} workers, prefetch {}".format(*row["setting"]), rate, f"{rate:,.0f}", row["setting"] == best)
-            for row in found["results"]
-            for rate in [_number(row["rate"])]
-        ]
-        findings = [str(finding) for finding in found["findings"]]
-    return _section("Settings", bars("Images per second", rows), *(f"<p>{text(finding)}</p>" for finding in findings))
+def tune_page(result: TuneResult) -> str:
+    """Write the page of what `tune` has found."""
+    rows = [
+        Bar("{} workers, prefetch {}".format(*row.setting), row.rate, f"{row.rate:,.0f}", row == result.best)
+        for row in result.results
+    ]
+    content = [bars("Images per second", rows), *(f"<p>{text(finding)}</p>" for finding in result.findings)]
+    line = f"<p><code>{text(result.line)}</code></p>"
+    return _page(result.path, "tune", [_section("Settings", *content, line)])
 
 
 @contextmanager

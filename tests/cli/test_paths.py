@@ -22,7 +22,7 @@ COMMANDS = [
     ["stage", "out", "--to", ""],
     ["staged", "list", "--to", ""],
     ["tune", ""],
-    ["tune", "out", "--plot", ""],
+    ["tune", "out", "--out", ""],
 ]
 
 

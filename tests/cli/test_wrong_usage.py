@@ -58,8 +58,8 @@ WRONG = {
     "tune {set} --seconds nan": "seconds",
     "tune {set} --batch-size 0": "--batch-size",
     "tune {set} --max-workers -1": "--max-workers",
-    "tune {set} --plot chart.pdf": "ends in .png",
-    "tune {set} --plot no/such/folder/chart.png": "there is no folder",
+    "tune {set} --out no/such/folder/page.html": "there is no folder",
+    "report {set} --out no/such/folder/page.html": "there is no folder",
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 from helpers.support import encoded, packed, picture
 
 from packtrain import dataset_report
-from packtrain._extras.report.page import chart_stats, chart_tune, page_of
+from packtrain._extras.report.page import chart_stats, page_of
 from packtrain.errors import UsageError
 
 EVIL = "<img src=x onerror=alert(1)>&\"'\u202e.jpg"
@@ -87,22 +87,11 @@ def test_each_finding_is_on_the_page(dataset: Path) -> None:
         assert expected in text
 
 
-def test_what_tune_printed_becomes_bars(dataset: Path, tmp_path: Path) -> None:
-    file = tmp_path / "tune.json"
-    rows = [{"setting": [2, 4], "rate": 2000.0}, {"setting": [0, 2], "rate": 500}]
-    file.write_text(json.dumps({"results": rows, "best": rows[0], "findings": ["leave it <as> it is"]}))
-    chart = chart_tune(file)
-    assert chart.count('class="best"') == 1
-    text = Reader(chart).text
-    assert "2,000" in text and "leave it <as> it is" in text
-
-
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"wait_share": "all"}', '{"wait_share": NaN}', "[" * 100_000])
 def test_other_files_are_refused(tmp_path: Path, content: str) -> None:
     file = tmp_path / "other.json"
     file.write_text(content)
-    for chart, what in ((chart_stats, "loader.stats"), (chart_tune, "packtrain tune --json")):
-        with pytest.raises(UsageError, match=f"other.json is not .*{what}"):
-            chart(file)
+    with pytest.raises(UsageError, match=r"other.json is not .*loader\.stats"):
+        chart_stats(file)
     with pytest.raises(UsageError, match=r"none.json.*No such file"):
         chart_stats(tmp_path / "none.json")
