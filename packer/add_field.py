@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Final, Self
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ from packtrain._core.versions import (
 from packtrain._storage.remote.urls import place_of
 
 from .changing import ChangeReport, would_be
-from .index_layer import IndexLayer, ListedValues, listed_values
+from .index_layer import IndexLayer, listed_values
 from .layers import layer_digest, layer_of, with_layers
 from .listing import ListedSample, Listing, Reject, Source
 from .lists.reader import read_list
@@ -115,7 +115,7 @@ def add_field(
 
 def _planned(
     place: Workplace, newest: Version, listed: Path, columns: Sequence[FieldColumn], key: str, root: Path | None
-) -> list[_PlannedLayer | _IndexLayer]:
+) -> list[_PlannedLayer | IndexLayer]:
     """The layers of each segment, with records and without; raises what `add_field` raises."""
     stored = tuple(column for column in columns if not ALL_KINDS[column.kind].indexed)
     indexed = tuple(column for column in columns if column not in stored)
@@ -127,17 +127,19 @@ def _planned(
     )
     require_sound(table, listed)
     settled = settled_fields(table, PackOptions(columns=Columns(fields=(*stored, *indexed))))
-    values = listed_values(table, indexed, settled[len(stored) :], len(stored), listed) if indexed else []
+    fields = settled[len(stored) :]
+    values = listed_values(table, indexed, fields, len(stored), listed)
     place.bring_indexes(newest)
     folder = place.folder
     matches = matched(folder, newest, table, listed, optional=all(column.optional for column in columns))
-    planned: list[_PlannedLayer | _IndexLayer] = []
+    planned: list[_PlannedLayer | IndexLayer] = []
     if stored:
         options = PackOptions(columns=Columns(fields=tuple(map(_as_settled, stored, settled))), seed=None)
         planned += [_PlannedLayer.of(folder, each, table, matches[each.name], options, key) for each in newest.segments]
     if indexed:
         planned += [
-            _IndexLayer.of(folder, each, table, matches[each.name], indexed, values, key) for each in newest.segments
+            IndexLayer.of(folder, each, table, indexed, fields, values, matches[each.name], key)
+            for each in newest.segments
         ]
     return planned
 
@@ -277,48 +279,4 @@ class _PlannedLayer:
             order=order,
             on_progress=on_progress,
         )
-        return layer_of(output.folder)
-
-
-@dataclass(frozen=True)
-class _IndexLayer:
-    """The layer of a segment that has no records, before it is written.
-
-    Attributes:
-        segment: The segment.
-        layer: What it is to hold.
-    """
-
-    segment: Segment
-    layer: IndexLayer
-
-    bytes: ClassVar[int] = 0
-
-    @classmethod
-    def of(
-        cls,
-        folder: Path,
-        segment: Segment,
-        table: Listing,
-        matches: npt.NDArray[np.int64],
-        columns: Sequence[FieldColumn],
-        values: Sequence[ListedValues],
-        key: str,
-    ) -> Self:
-        """That of a segment of the dataset in `folder`."""
-        format = segment_manifest(folder, segment).format
-        return cls(segment, IndexLayer.of(table, columns, values, matches, format, layer_digest(segment, key)))
-
-    @property
-    def plan(self) -> Plan:
-        """The plan that names it."""
-        return self.layer.plan
-
-    def packed(
-        self, folder: Path, output: Output, workers: int, on_progress: Callable[[PackProgress], None] | None
-    ) -> Layer:
-        """Writes it."""
-        output.offer_plan(self.plan.dump())
-        self.layer.write(output.folder, Index.of(self.segment.folder(folder), segment_manifest(folder, self.segment)))
-        output.finish()
         return layer_of(output.folder)

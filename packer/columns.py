@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -106,6 +107,31 @@ class ShardColumns:
         return ShardColumns(arrays, {name: _some(each, rows) for name, each in self.texts.items()})
 
 
+class ValueColumn:
+    """Collects the values of a field that lies in the index."""
+
+    def __init__(self, field: Field) -> None:
+        self._field = field
+        self._nothing = bytes(np.dtype(field.dtype).itemsize) if field.text_column is None else b""
+        self._valid, self._data, self._ends = bytearray(), bytearray(), array("q", [0])
+
+    def add(self, value: bytes | None) -> None:
+        """Takes the bytes of the next value; None where it is missing."""
+        self._valid.append(value is not None)
+        self._data += self._nothing if value is None else value
+        if self._field.text_column is not None:
+            self._ends.append(len(self._data))
+
+    def put_into(self, columns: ShardColumns) -> None:
+        """Adds the columns of the field to others."""
+        name, text = self._field.prefix, self._field.text_column
+        columns.arrays[f"{name}valid"] = np.frombuffer(self._valid, "|u1")
+        if text is None:
+            columns.arrays[f"{name}value"] = np.frombuffer(self._data, self._field.dtype)
+        else:
+            columns.texts[text] = np.asarray(self._ends), np.frombuffer(self._data, np.uint8)
+
+
 class RowWriter:
     """Writes samples with a writer of shards, and collects the columns of what was written.
 
@@ -121,7 +147,7 @@ class RowWriter:
         self._labels: list[Any] = []
         self._paths: list[bytes] = []
         self._values: list[tuple[tuple[int, ...] | None, ...]] = []
-        self._indexed: list[list[bytes | None]] = [[] for _ in schema.indexed]
+        self._indexed = [ValueColumn(field) for field in schema.indexed]
 
     def __len__(self) -> int:
         """Number of samples."""
@@ -143,7 +169,7 @@ class RowWriter:
             tuple(None if record is None else (record.size, record.crc32c, *record.frame) for record in sample.records)
         )
         for found, value in zip(self._indexed, values, strict=True):
-            found.append(value)
+            found.add(value)
 
     def finish(self) -> tuple[WrittenShard, ShardColumns]:
         """Completes and closes the file, which the caller fsyncs, and returns the columns of its samples."""
@@ -153,8 +179,8 @@ class RowWriter:
             for sample in zip(written.offsets, self._values, strict=True)
         ]
         columns = ShardColumns.of(self._schema.in_shards, self._lines, self._labels, records, self._paths)
-        for field, values in zip(self._schema.indexed, self._indexed, strict=True):
-            _add_values(columns, field, values)
+        for found in self._indexed:
+            found.put_into(columns)
         return written, columns
 
     def close(self) -> None:
@@ -181,17 +207,6 @@ def missing_columns(field: Field, count: int) -> dict[str, Array]:
         name: np.full(count, MISSING if name == f"{field.prefix}length" else 0, dtype)
         for name, dtype in field.columns().items()
     }
-
-
-def _add_values(columns: ShardColumns, field: Field, values: Sequence[bytes | None]) -> None:
-    """Adds the columns of a field that lies in the index, of the bytes of its values."""
-    columns.arrays[f"{field.prefix}valid"] = np.array([value is not None for value in values], "|u1")
-    if field.text_column is not None:
-        columns.texts[field.text_column] = text_column((value or b"" for value in values), len(values))
-    else:
-        dtype = np.dtype(field.dtype)
-        data = b"".join(bytes(dtype.itemsize) if value is None else value for value in values)
-        columns.arrays[f"{field.prefix}value"] = np.frombuffer(data, dtype)
 
 
 def _some(column: Texts, rows: Ints) -> Texts:

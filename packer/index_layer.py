@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,62 +14,32 @@ import numpy.typing as npt
 from packtrain._core.errors import ListError
 from packtrain._core.files import make_folder, write_file
 from packtrain._core.index import ROW_COLUMNS, Index, IndexWriter
-from packtrain._core.manifest import INDEX, MANIFEST, PLAN, FieldInfo, Manifest
+from packtrain._core.manifest import INDEX, MANIFEST, FieldInfo, Manifest
 from packtrain._core.options import LabelSpec
-from packtrain._core.schema import Field
+from packtrain._core.schema import LABEL, Field
+from packtrain._core.versions import Layer, Segment, segment_manifest
 
+from .columns import ShardColumns, ValueColumn
 from .encoding import encode
-from .listing import Cell, Listing
+from .layers import layer_digest, layer_of
+from .listing import Listing
+from .matching import MISSING
 from .options import Columns, FieldColumn
+from .output import Output
+from .pack_run import PackProgress
 from .plan import Plan
 from .planning import planned_columns, written_by
 from .rejects import write_rejects
-from .reordering import picked_texts
 from .sources import Refused
 
 _AT_ONCE: Final = 1 << 14
 Ints = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class ListedValues:
-    """The values that a list has for a field in the index.
-
-    Attributes:
-        field: The field.
-        valid: Which rows of the list have a value, bool [rows].
-        values: The numbers, [rows]; or all texts, uint8.
-        offsets: Where the texts begin, and where the last one ends, int64 [rows + 1]; None for numbers.
-    """
-
-    field: Field
-    valid: npt.NDArray[np.bool_]
-    values: npt.NDArray[Any]
-    offsets: Ints | None = None
-
-    def write(self, writer: IndexWriter, matches: Ints) -> FieldInfo:
-        """Writes the columns of rows that are these rows of the list, or none (-1)."""
-        valid = matches >= 0
-        valid[valid] = self.valid[matches[valid]]
-        there = matches[valid]
-        writer.add(f"{self.field.prefix}valid", valid.astype("|u1"))
-        if self.offsets is None:
-            numbers = np.zeros(len(matches), self.field.dtype)
-            numbers[valid] = self.values[there]
-            writer.add(f"{self.field.prefix}value", numbers)
-        else:
-            sizes = np.zeros(len(matches), np.int64)
-            sizes[valid] = np.diff(self.offsets)[there]
-            texts = picked_texts(self.values, self.offsets[there], sizes[valid])
-            writer.add_text(f"{self.field.prefix}value", np.concatenate([[0], np.cumsum(sizes)]).astype("<i8"), texts)
-        missing = len(matches) - int(np.count_nonzero(valid))
-        return FieldInfo.of(replace(self.field, optional=self.field.optional or missing > 0), missing=missing)
-
-
 def listed_values(
     table: Listing, columns: Sequence[FieldColumn], fields: Sequence[Field], first: int, listed: Path
-) -> list[ListedValues]:
-    """Reads columns of a list whose fields lie in the index.
+) -> ShardColumns:
+    """Reads columns of a list whose fields lie in the index. After the rows of the list comes one that has no value.
 
     Args:
         table: The list.
@@ -82,36 +51,19 @@ def listed_values(
     Raises:
         ListError: A field has no room for a value; the message names the line.
     """
-    collected = [_Collected(field) for field in fields]
-    for start in range(0, len(table), _AT_ONCE):
+    collected = [ValueColumn(field) for field in fields]
+    for start in range(0, len(table) if columns else 0, _AT_ONCE):
         for entry in table.entries(np.arange(start, min(start + _AT_ONCE, len(table)))):
-            for column, each, cell in zip(columns, collected, entry.cells[first:], strict=False):
+            for column, field, each, cell in zip(columns, fields, collected, entry.cells[first:], strict=False):
                 try:
-                    each.add(cell)
+                    each.add(None if cell is None else encode(field, cell.content).payload)
                 except Refused as refusal:
                     raise ListError(f"{listed}: line {entry.line}: column {column.column!r}: {refusal}") from None
-    return [each.values() for each in collected]
-
-
-class _Collected:
-    """Collects the values of a field."""
-
-    def __init__(self, field: Field) -> None:
-        self._field = field
-        self._nothing = bytes(np.dtype(field.dtype).itemsize) if field.text_column is None else b""
-        self._valid, self._data, self._ends = bytearray(), bytearray(), array("q", [0])
-
-    def add(self, cell: Cell | None) -> None:
-        self._valid.append(cell is not None)
-        self._data += self._nothing if cell is None else encode(self._field, cell.content).payload
-        if self._field.text_column is not None:
-            self._ends.append(len(self._data))
-
-    def values(self) -> ListedValues:
-        valid = np.frombuffer(self._valid, bool)
-        if self._field.text_column is None:
-            return ListedValues(self._field, valid, np.frombuffer(self._data, self._field.dtype))
-        return ListedValues(self._field, valid, np.frombuffer(self._data, np.uint8), np.asarray(self._ends))
+    values = ShardColumns({}, {})
+    for each in collected:
+        each.add(None)
+        each.put_into(values)
+    return values
 
 
 @dataclass(frozen=True)
@@ -119,64 +71,94 @@ class IndexLayer:
     """A layer without shards, before it is written.
 
     Attributes:
+        segment: The segment that it belongs to.
         plan: The plan that names it.
-        matches: Ordinal of the list's row for each row of the segment, -1 where there is none.
-        values: What the list says.
-        labels: The labels of the rows of the segment, in place of these; None to leave the segment's.
+        values: Columns that have what it is to hold.
+        rows: Which row of these each row of the segment has.
     """
 
+    segment: Segment
     plan: Plan
-    matches: Ints
-    values: tuple[ListedValues, ...] = ()
-    labels: npt.NDArray[Any] | None = None
+    values: ShardColumns
+    rows: Ints
+
+    bytes: ClassVar[int] = 0
 
     @classmethod
     def of(
         cls,
+        folder: Path,
+        segment: Segment,
         table: Listing,
         columns: Sequence[FieldColumn],
-        values: Sequence[ListedValues],
+        fields: Sequence[Field],
+        values: ShardColumns,
         matches: Ints,
-        format: str,
-        digest: str,
+        key: str,
     ) -> Self:
-        """Plans the layer of a segment, which is packed in this format, and which `digest` names."""
-        plan = replace(
-            _plan(table.name, format, f"{table.sha256} {digest}", len(matches)),
-            fields=tuple(each.field for each in values),
-            columns=planned_columns(Columns(fields=tuple(columns))),
-        )
-        return cls(plan, matches, tuple(values))
+        """Plans the fields of a segment of the dataset in `folder`, of what `listed_values` gives of a list.
+
+        Args:
+            folder: The dataset.
+            segment: The segment.
+            table: The list.
+            columns: Its columns.
+            fields: Their fields.
+            values: Their values.
+            matches: Ordinal of the list's row for each row of the segment, -1 where there is none.
+            key: Name of the column of the keys.
+        """
+        plan = _plan(table.name, segment_manifest(folder, segment), f"{table.sha256} {layer_digest(segment, key)}")
+        plan = replace(plan, fields=tuple(fields), columns=planned_columns(Columns(fields=tuple(columns))))
+        return cls(segment, plan, values, np.where(matches == MISSING, len(table), matches))
 
     @classmethod
     def of_labels(
-        cls, labels: npt.NDArray[Any], segment: Manifest, classes: tuple[str, ...] | None, digest: str
+        cls, folder: Path, segment: Segment, labels: npt.NDArray[Any], classes: tuple[str, ...] | None
     ) -> Self:
-        """Plans the layer of other labels, [rows] or [rows, K], for a segment that `digest` names."""
-        content = hashlib.sha256(labels.tobytes()).hexdigest()
-        plan = _plan(segment.name, segment.format, f"{content} {digest}", len(labels))
-        plan = replace(plan, labels=segment.labels, classes=classes)
-        return cls(plan, np.full(len(labels), -1), labels=labels)
+        """Plans other labels, [rows] or [rows, K], of a segment of the dataset in `folder`."""
+        manifest = segment_manifest(folder, segment)
+        plan = _plan(manifest.name, manifest, f"{hashlib.sha256(labels.tobytes()).hexdigest()} {layer_digest(segment)}")
+        plan = replace(plan, labels=manifest.labels, classes=classes)
+        return cls(segment, plan, ShardColumns({LABEL: labels}, {}), np.arange(len(labels)))
 
-    def write(self, folder: Path, segment: Index) -> None:
-        """Writes it, with the order of the segment that has this index. Writing it again gives the same bytes."""
-        rows = len(self.matches)
+    def packed(
+        self,
+        folder: Path,
+        output: Output,
+        workers: int = 1,
+        on_progress: Callable[[PackProgress], None] | None = None,
+    ) -> Layer:
+        """Writes it beside its segment, in the order of that. Writing it again gives the same bytes."""
+        output.offer_plan(self.plan.dump())
+        self._write(output.folder, Index.of(self.segment.folder(folder), segment_manifest(folder, self.segment)))
+        output.finish()
+        return layer_of(output.folder)
+
+    def _write(self, folder: Path, segment: Index) -> None:
+        plan, rows = self.plan, len(self.rows)
         make_folder(folder / INDEX)
-        write_file(folder / PLAN, [self.plan.dump()])
         rejects = write_rejects(folder, [])
+        found = self.values.rows(self.rows)
         writer = IndexWriter(folder / INDEX, rows)
         writer.add("line", np.arange(rows, dtype=ROW_COLUMNS["line"]))
         writer.add("shard", np.zeros(rows, ROW_COLUMNS["shard"]))
-        if self.labels is not None:
-            writer.add("label", self.labels)
+        if LABEL in found.arrays:
+            writer.add(LABEL, found.arrays[LABEL])
         writer.add("by_place", segment["by_place"])
         writer.add_text("path", np.zeros(rows + 1, "<i8"), np.empty(0, np.uint8))
-        fields = tuple(each.write(writer, self.matches) for each in self.values)
-        plan = self.plan
+        fields = list[FieldInfo]()
+        for field in plan.fields:
+            for name in field.columns():
+                writer.add(name, found.arrays[name])
+            if field.text_column is not None:
+                writer.add_text(field.text_column, *found.texts[field.text_column])
+            missing = rows - int(np.count_nonzero(found.arrays[f"{field.prefix}valid"]))
+            fields.append(FieldInfo.of(replace(field, optional=field.optional or missing > 0), missing=missing))
         manifest = Manifest(
             name=plan.name,
             format=plan.format,
-            fields=fields,
+            fields=tuple(fields),
             labels=plan.labels,
             classes=plan.classes,
             records=rows,
@@ -192,18 +174,18 @@ class IndexLayer:
         write_file(folder / MANIFEST, [manifest.dump()])
 
 
-def _plan(name: str, format: str, content: str, rows: int) -> Plan:
-    """The plan of a layer of so many rows, without a field yet, that has what `content` names."""
+def _plan(name: str, segment: Manifest, content: str) -> Plan:
+    """The plan of a layer of a segment, without a field yet, that has what `content` names."""
     return Plan(
         name=name,
-        format=format,
+        format=segment.format,
         fields=(),
         labels=LabelSpec("none"),
         classes=None,
         columns=None,
         list_sha256=hashlib.sha256(content.encode()).hexdigest(),
-        lines=rows,
-        entries=rows,
+        lines=segment.records,
+        entries=segment.records,
         seed=None,
         shard_bytes=0,
         encoder=None,

@@ -15,14 +15,12 @@ import numpy.typing as npt
 
 from packtrain._core.arguments import checks_names, flag, instance, path_of
 from packtrain._core.errors import UsageError
-from packtrain._core.index import Index
 from packtrain._core.suggestions import did_you_mean
 from packtrain._core.versions import (
     LAYERS,
     Change,
     Layer,
     Version,
-    segment_manifest,
 )
 from packtrain._readers.dataset.kept import is_kept
 from packtrain._readers.dataset.versioned import newest_stores
@@ -30,7 +28,7 @@ from packtrain._storage.remote.urls import place_of
 
 from .changing import ChangeReport, require_plain_names, would_be
 from .index_layer import IndexLayer
-from .layers import layer_digest, layer_of, with_layers
+from .layers import with_layers
 from .listing import Listing
 from .lists.reader import read_class_names, read_list
 from .matching import MISSING, matched, require_sound
@@ -235,8 +233,7 @@ class _Wanted:
                 changed[rows] = self.labels[match[rows]]
             if classes is not None and classes != version.classes:
                 self._require_names(changed[kept], classes)
-            manifest = segment_manifest(folder, segment)
-            layers[segment.name] = IndexLayer.of_labels(changed, manifest, classes, layer_digest(segment))
+            layers[segment.name] = IndexLayer.of_labels(folder, segment, changed, classes)
             count += len(rows)
         return _Found(layers, count)
 
@@ -266,13 +263,7 @@ def _with_labels(wanted: _Wanted, made: list[tuple[Version, _Found]], stack: Exi
     if not found.layers:
         return newest
     layers = dict[str, list[Layer]]()
-    for segment in newest.segments:
-        if segment.name not in found.layers:
-            continue
-        layer = found.layers[segment.name]
+    for name, layer in found.layers.items():
         output = stack.enter_context(place.writing(f"{LAYERS}/{place.name_of(layer.plan)}"))
-        output.offer_plan(layer.plan.dump())
-        layer.write(output.folder, Index.of(segment.folder(place.folder), segment_manifest(place.folder, segment)))
-        output.finish()
-        layers[segment.name] = [layer_of(output.folder)]
+        layers[name] = [layer.packed(place.folder, output)]
     return with_layers(place, layers, Change("relabel", wanted.change), newest)
