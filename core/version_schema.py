@@ -2,72 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
 
 from .errors import UsageError
-from .manifest import FieldInfo, Manifest
+from .manifest import FieldInfo
 from .options import LabelSpec
 from .schema import LABEL, Field, Schema
-from .versions import Layer, Segment, Version, layer_manifest, segment_manifest
-
-
-@dataclass(frozen=True)
-class MergedSchema:
-    """The schema that several segments share.
-
-    Attributes:
-        fields: The fields; one that a segment lacks is optional.
-        labels: Type of the labels.
-        classes: Class names by label, or None.
-    """
-
-    fields: tuple[FieldInfo, ...]
-    labels: LabelSpec
-    classes: tuple[str, ...] | None
-
-    @classmethod
-    def of(cls, parts: Sequence[PartSchema]) -> Self:
-        """The schema of these parts in this order.
-
-        Raises:
-            UsageError: They do not fit together; the message names the part that differs.
-        """
-        first = parts[0]
-        for part in parts[1:]:
-            if part.labels != first.labels:
-                raise UsageError(f"{part.name} has labels of type {part.labels}, but {first.name} of {first.labels}")
-        fields, homes = dict[str, FieldInfo](), dict[str, str]()
-        for part in parts:
-            for field in part.fields:
-                home = homes.setdefault(field.name, part.name)
-                if (known := fields.setdefault(field.name, field)) is not field:
-                    fields[field.name] = _joined(known, field, home, part.name)
-        lacking = {name: sum(part.rows for part in parts if name not in part.names) for name in fields}
-        return cls(
-            tuple(
-                replace(field, optional=True, missing=field.missing + lacking[name]) if lacking[name] else field
-                for name, field in fields.items()
-            ),
-            first.labels,
-            _joined_classes(parts),
-        )
-
-    @property
-    def schema(self) -> Schema:
-        """The fields and labels of a sample."""
-        return Schema(tuple(field.plain for field in self.fields), self.labels, self.classes)
+from .versions import Segment, Version, layer_manifest, segment_manifest
 
 
 @dataclass(frozen=True)
 class PartSchema:
-    """The schema of one segment.
+    """The schema of one segment, or that of several.
 
     Attributes:
         name: What messages call it.
-        fields: Its fields and those of its layers.
+        fields: Its fields and those of its layers; one that some of several segments lack is optional.
         labels: Type of the labels.
         classes: Class names by label, or None.
         rows: Number of its rows that count.
@@ -80,20 +33,38 @@ class PartSchema:
     rows: int
 
     @property
-    def names(self) -> frozenset[str]:
-        """Names of the fields."""
-        return frozenset(field.name for field in self.fields)
+    def schema(self) -> Schema:
+        """The fields and labels of a sample."""
+        return Schema(tuple(field.plain for field in self.fields), self.labels, self.classes)
 
-    @classmethod
-    def of(cls, name: str, manifest: Manifest, layers: Sequence[tuple[Layer, Manifest]], rows: int) -> Self:
-        """That of a segment with this manifest, these layers, and as many rows that are not dropped."""
-        fields = {field.name: field for field in manifest.fields}
-        labels, classes = manifest.labels, manifest.classes
-        for layer, added in layers:
-            fields |= {field.name: field for field in added.fields if field.name in layer.fields}
-            if LABEL in layer.fields:
-                labels, classes = added.labels, added.classes
-        return cls(name, tuple(fields.values()), labels, classes, rows)
+    def of(self, version: Version) -> Version:
+        """A version with this schema."""
+        return replace(version, fields=self.fields, labels=self.labels, classes=self.classes)
+
+
+def merged(parts: Sequence[PartSchema]) -> PartSchema:
+    """The schema of these parts in this order.
+
+    Raises:
+        UsageError: They do not fit together; the message names the part that differs.
+    """
+    first = parts[0]
+    for part in parts[1:]:
+        if part.labels != first.labels:
+            raise UsageError(f"{part.name} has labels of type {part.labels}, but {first.name} of {first.labels}")
+    fields, homes, rows = dict[str, FieldInfo](), dict[str, str](), Counter[str]()
+    for part in parts:
+        for field in part.fields:
+            home = homes.setdefault(field.name, part.name)
+            if (known := fields.setdefault(field.name, field)) is not field:
+                fields[field.name] = _joined(known, field, home, part.name)
+            rows[field.name] += part.rows
+    total = sum(part.rows for part in parts)
+    whole = (
+        replace(field, optional=True, missing=field.missing + total - rows[name]) if rows[name] < total else field
+        for name, field in fields.items()
+    )
+    return replace(first, fields=tuple(whole), classes=_joined_classes(parts), rows=total)
 
 
 def differing(one: Field, other: Field) -> str:
@@ -131,12 +102,19 @@ def _joined_classes(parts: Sequence[PartSchema]) -> tuple[str, ...] | None:
     return longest.classes
 
 
-def part_schemas(folder: Path, version: Version) -> list[PartSchema]:
-    """The schema of each segment of a version; raises what `load_part` raises."""
-    return [part_schema(folder, segment) for segment in version.segments]
-
-
 def part_schema(folder: Path, segment: Segment) -> PartSchema:
     """The schema of a segment; raises what `load_part` raises."""
-    layers = [(layer, layer_manifest(folder, segment, layer)) for layer in segment.layers]
-    return PartSchema.of(f"segment {segment.name}", segment_manifest(folder, segment), layers, segment.rows)
+    manifest = segment_manifest(folder, segment)
+    fields = {field.name: field for field in manifest.fields}
+    labels, classes = manifest.labels, manifest.classes
+    for layer in segment.layers:
+        added = layer_manifest(folder, segment, layer)
+        fields |= {field.name: field for field in added.fields if field.name in layer.fields}
+        if LABEL in layer.fields:
+            labels, classes = added.labels, added.classes
+    return PartSchema(f"segment {segment.name}", tuple(fields.values()), labels, classes, segment.rows)
+
+
+def version_schema(folder: Path, segments: Sequence[Segment]) -> PartSchema:
+    """The schema that segments share; raises what `part_schema` and `merged` raise."""
+    return merged([part_schema(folder, segment) for segment in segments])

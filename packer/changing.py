@@ -11,30 +11,23 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
 
 from packtrain._core.arguments import checks_names, flag, function, instance, path_of, whole
-from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import OutputConflict, UsageError
-from packtrain._core.files import make_folder, write_file
-from packtrain._core.manifest import MANIFEST, PLAN, Manifest, is_dataset
-from packtrain._core.npy import npy_header
-from packtrain._core.opening import read_regular
+from packtrain._core.manifest import MANIFEST, PLAN, is_dataset
 from packtrain._core.options import LabelSpec
 from packtrain._core.problems import reading
 from packtrain._core.schema import IMAGE, LABEL
-from packtrain._core.version_schema import MergedSchema, PartSchema, part_schema
+from packtrain._core.version_schema import PartSchema, merged, part_schema
 from packtrain._core.versions import (
     BASE_MANIFEST,
     DROPPED,
     SEGMENTS,
     Change,
     DroppedRows,
-    ManifestInfo,
     Segment,
     Version,
     has_versions,
-    random_name,
     require_rows,
     version_name,
 )
@@ -42,6 +35,7 @@ from packtrain._readers.dataset.kept import KeptRows, dropped_rows
 from packtrain._readers.dataset.stored_rows import StoredRows
 from packtrain._storage.remote.urls import Url, place_of
 
+from .layers import part_in, require_segments, write_column
 from .object_workplace import workplace_at
 from .options import Columns, FieldColumn, PackOptions
 from .pack import open_listing, pack_listing
@@ -272,8 +266,8 @@ def chosen_rows(
 
 def segment_of(folder: Path, name: str) -> Segment:
     """Describes a segment that has just been packed, for a version."""
-    data = read_regular(folder / MANIFEST, MOST_BYTES)
-    return Segment(name, ManifestInfo.of(data), Manifest.parse(data, folder / MANIFEST).records)
+    info, manifest = part_in(folder)
+    return Segment(name, info, manifest.records)
 
 
 def _with_segment(place: Workplace, segment: Segment, plan: Plan, change: Change, newest: Version) -> Version:
@@ -283,13 +277,8 @@ def _with_segment(place: Workplace, segment: Segment, plan: Plan, change: Change
             f"{place.address}: somebody else has just appended the same list, in version {newest.number}"
         )
     there = PartSchema("the dataset", newest.fields, newest.labels, newest.classes, newest.records)
-    merged = MergedSchema.of([there, replace(part_schema(place.folder, segment), name="what is appended")])
-    return replace(
-        newest.after(change, [*newest.segments, segment]),
-        fields=merged.fields,
-        labels=merged.labels,
-        classes=merged.classes,
-    )
+    schema = merged([there, replace(part_schema(place.folder, segment), name="what is appended")])
+    return schema.of(newest.after(change, [*newest.segments, segment]))
 
 
 def by_segment(
@@ -310,10 +299,7 @@ def without_rows(
     place: Workplace, chosen: dict[str, npt.NDArray[np.int64]], change: Change, newest: Version
 ) -> Version:
     """The version that follows `newest`, without these rows of its segments."""
-    if missing := chosen.keys() - {segment.name for segment in newest.segments}:
-        raise OutputConflict(
-            f"{place.address}: segment {min(missing)} has just been replaced by somebody else. Run the command again"
-        )
+    require_segments(place, chosen, newest)
     place.bring(newest.columns)
     segments = [
         _without(place.folder, segment, chosen[segment.name]) if segment.name in chosen else segment
@@ -328,12 +314,8 @@ def _without(folder: Path, segment: Segment, rows: npt.NDArray[np.int64]) -> Seg
         rows = np.union1d(rows, dropped_rows(folder, segment.dropped, segment.records))
     if len(rows) == segment.records:
         return None
-    name = random_name()
-    header, values = npy_header("<i8", (len(rows),)), rows.astype("<i8").tobytes()
-    make_folder(folder / DROPPED)
-    write_file(folder / DROPPED / f"{name}.npy", [header, values], exclusive=True)
-    dropped = DroppedRows(name, len(header) + len(values), crc32c(values, crc32c(header)), len(rows))
-    return replace(segment, dropped=dropped)
+    column = write_column(folder, DROPPED, rows.astype("<i8"))
+    return replace(segment, dropped=DroppedRows(column.name, column.bytes, column.crc32c, len(rows)))
 
 
 def options_like(place: Workplace, version: Version) -> PackOptions:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from packtrain._core.versions import Layer, Segment, segment_manifest
 from .columns import ShardColumns, ValueColumn
 from .encoding import encode
 from .layers import layer_digest, layer_of
-from .listing import Listing
+from .listing import Listing, all_entries
 from .matching import MISSING
 from .options import Columns, FieldColumn
 from .output import Output
@@ -32,7 +32,6 @@ from .planning import planned_columns, written_by
 from .rejects import write_rejects
 from .sources import Refused
 
-_AT_ONCE: Final = 1 << 14
 Ints = npt.NDArray[np.int64]
 
 
@@ -52,13 +51,12 @@ def listed_values(
         ListError: A field has no room for a value; the message names the line.
     """
     collected = [ValueColumn(field) for field in fields]
-    for start in range(0, len(table) if columns else 0, _AT_ONCE):
-        for entry in table.entries(np.arange(start, min(start + _AT_ONCE, len(table)))):
-            for column, field, each, cell in zip(columns, fields, collected, entry.cells[first:], strict=False):
-                try:
-                    each.add(None if cell is None else encode(field, cell.content).payload)
-                except Refused as refusal:
-                    raise ListError(f"{listed}: line {entry.line}: column {column.column!r}: {refusal}") from None
+    for entry in all_entries(table) if columns else ():
+        for column, field, each, cell in zip(columns, fields, collected, entry.cells[first:], strict=False):
+            try:
+                each.add(None if cell is None else encode(field, cell.content).payload)
+            except Refused as refusal:
+                raise ListError(f"{listed}: line {entry.line}: column {column.column!r}: {refusal}") from None
     values = ShardColumns({}, {})
     for each in collected:
         each.add(None)

@@ -13,13 +13,12 @@ from packtrain._core.errors import ListError
 from packtrain._core.schema import MOST_STRING_BYTES, Field
 
 from .facts import in_words
-from .listing import Encoded, Listing
+from .listing import Encoded, Listing, all_entries
 from .options import FieldColumn
 from .sources import Refused
 
 Number = bool | int | float
 
-_AT_ONCE: Final = 1 << 14
 _WORDS: Final[dict[type, str]] = {bool: "true or false", int: "a whole number", float: "a fraction"}
 _ALLOWED: Final[dict[str, tuple[type, ...]]] = {"|b1": (bool,), "<i8": (int,), "<f8": (int, float)}
 _FORMS: Final = {"|b1": struct.Struct("?"), "<i8": struct.Struct("<q"), "<f8": struct.Struct("<d")}
@@ -76,11 +75,10 @@ def number_types(images: Listing, columns: dict[int, FieldColumn]) -> dict[str, 
         ListError: No type has room for the numbers of a column; the message names column and line.
     """
     types = {number: NumberType() for number in columns}
-    for start in range(0, len(images) if columns else 0, _AT_ONCE):
-        for entry in images.entries(np.arange(start, min(start + _AT_ONCE, len(images)))):
-            for number, numbers in types.items():
-                if (cell := entry.cells[number]) is not None:
-                    numbers.add(entry.line, number_in(cell.content))
+    for entry in all_entries(images) if columns else ():
+        for number, numbers in types.items():
+            if (cell := entry.cells[number]) is not None:
+                numbers.add(entry.line, number_in(cell.content))
     found = {}
     for number, column in columns.items():
         try:

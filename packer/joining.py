@@ -14,7 +14,7 @@ from packtrain._core.arguments import checks_names, flag, function, whole
 from packtrain._core.errors import OutputConflict, UsageError
 from packtrain._core.manifest import FieldInfo
 from packtrain._core.sizes import byte_count
-from packtrain._core.version_schema import MergedSchema, part_schema, part_schemas
+from packtrain._core.version_schema import part_schema, version_schema
 from packtrain._core.versions import (
     SEGMENTS,
     Change,
@@ -31,6 +31,7 @@ from packtrain._storage.staging.locks import VersionLease
 
 from .changing import ChangeReport, options_like, segment_of, would_be
 from .dataset_rows import DatasetRows, digest_of
+from .layers import following
 from .object_workplace import workplace_at
 from .options import PackOptions
 from .output import Output
@@ -167,12 +168,8 @@ def _with_others(
                 f"(segment {run[0].name}). Run the command again"
             )
         segments[start : start + len(run)] = [new]
-    version = newest.after(change, segments)
-    # What another writer has appended meanwhile as well.
-    place.bring_manifests(newest)
-    merged = MergedSchema.of(part_schemas(place.folder, version))
-    split = carried_sides(place.folder, newest, made)
-    return replace(version, fields=merged.fields, labels=merged.labels, classes=merged.classes, split=split)
+    version = following(place, segments, change, newest)
+    return replace(version, split=carried_sides(place.folder, newest, made))
 
 
 @dataclass(frozen=True)
@@ -197,7 +194,7 @@ class _Joined:
             raise UsageError(
                 f"{place.address} holds an index of shards that lie elsewhere, and cannot be written again"
             )
-        schema = MergedSchema.of([part_schema(folder, segment) for segment in run]).schema
+        schema = version_schema(folder, run).schema
         stores = [SegmentStore(folder, schema, segment, lease, "pread", True) for segment in run]
         stored = StoredRows.of_segments(folder, run, stores)
         rows = DatasetRows(stored, schema, digest_of(run))

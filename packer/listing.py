@@ -7,10 +7,10 @@ import os
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,8 @@ from packtrain._formats import StoredLabel
 from packtrain._formats.writing import NewRecord
 
 from .options import Columns
+
+_AT_ONCE: Final = 1 << 14
 
 
 class Cell(NamedTuple):
@@ -253,6 +255,12 @@ class Listing(Protocol):
 
     def line_numbers(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Returns the line numbers, int64 [n], of the entries with these ordinals [n]."""
+
+
+def all_entries(images: Listing) -> Iterator[ListedSample]:
+    """Yields all entries of a list, of which some are in memory at a time."""
+    for start in range(0, len(images), _AT_ONCE):
+        yield from images.entries(np.arange(start, min(start + _AT_ONCE, len(images))))
 
 
 def where_looked(images: Listing, path: str, reason: str) -> str:

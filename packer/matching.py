@@ -17,11 +17,10 @@ from packtrain._core.printable import printable
 from packtrain._core.versions import Segment, Version, segment_manifest
 from packtrain._readers.dataset.kept import is_kept
 
-from .listing import Listing
+from .listing import Listing, all_entries
 
 MISSING: Final = -1
 _NAMED: Final = 3
-_AT_ONCE: Final = 1 << 14
 
 
 def require_sound(table: Listing, listed: Path) -> None:
@@ -76,13 +75,11 @@ def matched(
 
 def _ordinals_by_key(table: Listing, listed: Path) -> Mapping[bytes, int]:
     found: dict[bytes, int] = {}
-    for start in range(0, len(table), _AT_ONCE):
-        ordinals = np.arange(start, min(start + _AT_ONCE, len(table)))
-        for ordinal, entry in zip(ordinals.tolist(), table.entries(ordinals), strict=True):
-            key = os.fsencode(entry.path)
-            if found.setdefault(key, ordinal) != ordinal:
-                first = table.line_numbers(np.array([found[key]]))[0]
-                raise ListError(f"{listed}: line {entry.line} has the same key as line {first}: {_shown(key)}")
+    for ordinal, entry in enumerate(all_entries(table)):
+        key = os.fsencode(entry.path)
+        if found.setdefault(key, ordinal) != ordinal:
+            first = table.line_numbers(np.array([found[key]]))[0]
+            raise ListError(f"{listed}: line {entry.line} has the same key as line {first}: {_shown(key)}")
     return found
 
 

@@ -16,7 +16,7 @@ from packtrain._core.errors import CorruptFile, OutputConflict, UsageError
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, FileInfo, Manifest
 from packtrain._core.opening import read_regular
 from packtrain._core.problems import reading
-from packtrain._core.version_schema import MergedSchema, part_schema
+from packtrain._core.version_schema import merged, part_schema
 from packtrain._core.versions import (
     BASE,
     LAYERS,
@@ -110,15 +110,15 @@ def merge_datasets(
             ) is not None:
                 stack.callback(lease.close)
             datasets.append((place, version))
-        merged = _Merged.of(datasets)
-        report = ChangeReport(target, 1, merged.version.records, dry_run=flag("dry_run", dry_run))
-        if merged.is_in(output, target):
+        made = _Merged.of(datasets)
+        report = ChangeReport(target, 1, made.version.records, dry_run=flag("dry_run", dry_run))
+        if made.is_in(output, target):
             return report
         if dry_run:
-            written = (*merged.names, version_name(1), MANIFEST)
-            return replace(report, written=written, bytes=sum(each.bytes for each in merged.parts))
+            written = (*made.names, version_name(1), MANIFEST)
+            return replace(report, written=written, bytes=sum(each.bytes for each in made.parts))
         with output.writing():
-            merged.copy(output, target, on_progress)
+            made.copy(output, target, on_progress)
     return report
 
 
@@ -213,7 +213,7 @@ class _Merged:
                 f"these datasets have {len(segments):,} segments, and a dataset can have {MOST_SEGMENTS:,}: join some "
                 "with `packtrain compact`, then run the same command again"
             )
-        schema = MergedSchema.of(schemas)
+        schema = merged(schemas)
         version = Version(
             dataset=secrets.token_hex(16),
             number=1,

@@ -172,8 +172,4 @@ def _versions_beyond(folder: Path, last: int, names: Collection[str]) -> list[in
     numbers = (number for number in version_numbers(folder) if number <= last and not is_dropped(folder, number))
     # Somebody else may drop one before it is read.
     versions = (load_version(folder, number, also_dropped=True) for number in numbers)
-    return [each.number for each in versions if _is_beyond(each, names)]
-
-
-def _is_beyond(version: Version, names: Collection[str]) -> bool:
-    return any(segment.name not in names for segment in version.segments)
+    return [each.number for each in versions if not {segment.name for segment in each.segments} <= {*names}]

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,14 +29,12 @@ from packtrain._storage.remote.urls import place_of
 from .changing import ChangeReport, require_plain_names, would_be
 from .index_layer import IndexLayer
 from .layers import with_layers
-from .listing import Listing
+from .listing import Listing, all_entries
 from .lists.reader import read_class_names, read_list
 from .matching import MISSING, matched, require_sound
 from .object_workplace import workplace_at
 from .options import Columns
 from .workplace import Workplace
-
-_AT_ONCE: Final = 1 << 14
 
 
 @checks_names()
@@ -98,7 +96,8 @@ def relabel(
             if label_names is None:
                 require_plain_names(place, newest, listed)
             by_name = flag("label_names", label_names or False)
-            wanted = wanted.by(listed, _read(listed, newest, known, key, label, by_name))
+            table = _read(listed, newest, known, key, label, by_name)
+            wanted = replace(wanted, listed=listed, table=table, labels=_labels(table))
         found = wanted.layers(newest)
         if not found.layers:
             return ChangeReport(place.address, newest.number, newest.records, dry_run=dry_run)
@@ -139,9 +138,8 @@ def _read(
 def _labels(table: Listing) -> npt.NDArray[Any]:
     """The labels of all rows of a list, [rows] or [rows, K]."""
     labels = np.empty(table.labels.shape(len(table)), table.labels.dtype)
-    for start in range(0, len(table), _AT_ONCE):
-        some = np.arange(start, min(start + _AT_ONCE, len(table)))
-        labels[some] = [entry.label for entry in table.entries(some)]
+    for ordinal, entry in enumerate(all_entries(table)):
+        labels[ordinal] = entry.label
     return labels
 
 
@@ -177,10 +175,6 @@ class _Wanted:
     listed: Path | None = None
     table: Listing | None = None
     labels: npt.NDArray[Any] | None = None
-
-    def by(self, listed: Path, table: Listing) -> _Wanted:
-        """The same with a list."""
-        return replace(self, listed=listed, table=table, labels=_labels(table))
 
     def classes_of(self, version: Version) -> tuple[str, ...] | None:
         """The class names in the version after this one.

@@ -177,63 +177,56 @@ def _remove_unneeded(
 ) -> RemovalReport:
     """Removes what no version needs that was not dropped."""
     gone = numbers if dry_run else ()
-    removed, size = list[str](), 0
+    removed, waiting, size = list[str](), list[str](), 0
+    # Folders that could be written to are locked meanwhile.
     with ExitStack() as stack:
-        chosen = _Unneeded(place.folder, place.part_files(), gone, stack)
+        files, marked, named = place.part_files(), _marked(place.folder, gone), _needed(place.folder, gone)
+        free = list[str]()
+        for name in files.names():
+            if name in named:
+                continue
+            if _is_free(files, name, marked.get(name), stack):
+                free.append(name)
+            elif name in marked and not files.has_locks:
+                waiting.append(name)
         # In this order: a version that names some of it may have been written before it was locked, or while it was
         # listed. One that is written from here on names what the newest of these versions names, and besides only what
         # its writer has made, who has a lock on that or has written it less than a week ago.
         if has_versions(place.folder):
             place.bring_versions()
         needed = _needed(place.folder, gone) | {*kept}
-        for name in (name for name in chosen.free if name not in needed):
-            size += chosen.files.size(name)
+        for name in (name for name in free if name not in needed):
+            size += files.size(name)
             removed.append(name)
             if not dry_run:
-                chosen.files.remove(name)
-    return RemovalReport(place.address, tuple(numbers), tuple(removed), size, tuple(chosen.waiting), dry_run)
+                files.remove(name)
+    return RemovalReport(place.address, tuple(numbers), tuple(removed), size, tuple(waiting), dry_run)
 
 
-class _Unneeded:
-    """Parts that only dropped versions name, or none. Folders that could be written to are locked until the stack ends.
+def _marked(folder: Path, gone: Collection[int]) -> dict[str, float]:
+    """What dropped versions named, and when the last of these was dropped; one that is damaged names nothing."""
+    marked = dict[str, float]()
+    for number in version_numbers(folder):
+        if number in gone or is_dropped(folder, number):
+            with suppress(DatasetError):
+                names = named_by([load_version(folder, number, also_dropped=True)])
+                when = time.time() if number in gone else os.stat(folder / mark_name(number)).st_mtime
+                marked |= {name: max(when, marked.get(name, 0)) for name in names}
+    if gone and not has_versions(folder):
+        marked[BASE] = time.time()
+    return marked
 
-    Attributes:
-        files: The files of all parts.
-        free: What nobody uses.
-        waiting: What somebody may use who opened a version before it was dropped.
-    """
 
-    def __init__(self, folder: Path, files: PartFiles, gone: Collection[int], stack: ExitStack) -> None:
-        self._folder, self._stack, self.files = folder, stack, files
-        self._marked = dict[str, float]()
-        for number in version_numbers(folder):
-            if number in gone or is_dropped(folder, number):
-                self._note_mark(number, time.time() if number in gone else None)
-        if gone and not has_versions(folder):
-            self._marked[BASE] = time.time()
-        named = _needed(folder, gone)
-        names = [name for name in files.names() if name not in named]
-        self.free = [name for name in names if self._is_free(name)]
-        self.waiting = [
-            name for name in names if name in self._marked and not files.has_locks and name not in self.free
-        ]
-
-    def _note_mark(self, number: int, when: float | None) -> None:
-        """Notes when a version was dropped, for what it named; one that is damaged names nothing."""
-        with suppress(DatasetError):
-            names = named_by([load_version(self._folder, number, also_dropped=True)])
-            marked = os.stat(self._folder / mark_name(number)).st_mtime if when is None else when
-            self._marked |= {name: max(marked, self._marked.get(name, 0)) for name in names}
-
-    def _is_free(self, name: str) -> bool:
-        has_locks = self.files.has_locks
-        is_locked = has_locks and self.files.is_folder(name)
-        if is_locked and not self.files.lock(name, self._stack):
-            return False
-        if name in self._marked:
-            return has_locks or time.time() - self._marked[name] > GRACE_SECONDS
-        # A folder that is locked has no writer. Of a file, only its age tells.
-        return is_locked or time.time() - self.files.last_change(name) > GRACE_SECONDS
+def _is_free(files: PartFiles, name: str, marked: float | None, stack: ExitStack) -> bool:
+    """True if nobody uses a part that no version needs, as far as one can tell."""
+    is_locked = files.has_locks and files.is_folder(name)
+    if is_locked and not files.lock(name, stack):
+        return False
+    if marked is not None:
+        # Somebody may read it who opened a version before it was dropped.
+        return files.has_locks or time.time() - marked > GRACE_SECONDS
+    # A folder that is locked has no writer. Of a file, only its age tells.
+    return is_locked or time.time() - files.last_change(name) > GRACE_SECONDS
 
 
 def _needed(folder: Path, gone: Collection[int]) -> set[str]:

@@ -13,12 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
 
 from packtrain._core.arguments import checks_names, flag, items, unexpected, whole
 from packtrain._core.errors import UsageError
-from packtrain._core.files import make_folder, write_file
-from packtrain._core.npy import npy_header
 from packtrain._core.printable import printable
 from packtrain._core.schema import Field
 from packtrain._core.versions import (
@@ -31,7 +28,6 @@ from packtrain._core.versions import (
     SegmentSides,
     Split,
     Version,
-    random_name,
 )
 from packtrain._readers.dataset.indexed import IndexedValues
 from packtrain._readers.dataset.kept import is_kept
@@ -43,6 +39,7 @@ from packtrain._storage.remote.urls import place_of
 
 from .changing import ChangeReport, would_be
 from .key_hashes import key_hashes
+from .layers import write_column
 from .object_workplace import workplace_at
 from .regex_keys import REGEX, regex_hashes
 from .sides import Hashes, JoinedSides, sides_of
@@ -284,11 +281,8 @@ def carried_sides(folder: Path, before: Version, made: Iterable[tuple[Sequence[S
 
 
 def _written(folder: Path, segment: str, sides: Sides) -> SegmentSides:
-    make_folder(folder / SIDES)
-    name = random_name()
-    header, values = npy_header("|u1", sides.shape), sides.tobytes()
-    write_file(folder / SIDES / f"{name}.npy", [header, values], exclusive=True)
-    return SegmentSides(name, len(header) + len(values), crc32c(values, crc32c(header)), segment)
+    column = write_column(folder, SIDES, sides)
+    return SegmentSides(column.name, column.bytes, column.crc32c, segment)
 
 
 def _kept(folder: Path, segment: Segment) -> Any:

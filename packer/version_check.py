@@ -19,7 +19,7 @@ from packtrain._core.files import is_temporary
 from packtrain._core.index import Index
 from packtrain._core.manifest import INDEX, MANIFEST, VERSIONS
 from packtrain._core.opening import read_regular
-from packtrain._core.version_schema import MergedSchema, part_schemas
+from packtrain._core.version_schema import version_schema
 from packtrain._core.versions import (
     BASE,
     BASE_MANIFEST,
@@ -106,7 +106,7 @@ def check_versions(folder: Path, versions: list[Version]) -> Iterator[Problem]:
     for version in versions:
         name = version_name(version.number)
         try:
-            merged = MergedSchema.of(part_schemas(folder, version))
+            merged = version_schema(folder, version.segments)
             if (merged.labels, merged.classes) != (version.labels, version.classes):
                 yield Problem(name, "labels or classes are not those of its segments")
             if [field.name for field in merged.fields] != [field.name for field in version.fields]:
