@@ -27,7 +27,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Self
 
-from .document import MOST_BYTES, Named, dump_document, load_document, parse_document, read_document
+from .document import MOST_BYTES, Named, dump_document, parse_document, read_document
 from .errors import CorruptFile, NotADataset, OutputConflict, UsageError
 from .files import fsync_folder, make_folder, write_file
 from .manifest import (
@@ -401,11 +401,7 @@ def load_root(folder: Path) -> Root:
         CorruptFile: It is damaged.
         UnreadableFile: It cannot be read.
     """
-    try:
-        body = load_document(folder / MANIFEST, newest=VERSION)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise NotADataset(f"{folder} has no {MANIFEST}: not a dataset", file=MANIFEST) from error
-    return parse_document(Root, body, folder / MANIFEST)
+    return parse_root(_manifest_bytes(folder / MANIFEST), folder / MANIFEST)
 
 
 def parse_root(data: bytes, path: Named) -> Root:
@@ -482,14 +478,10 @@ def _read_version(folder: Path, number: int | None, *, also_dropped: bool = Fals
         live = ", ".join(str(each) for each in numbers if not is_dropped(folder, each))
         what = "was dropped" if chosen in numbers else "does not exist"
         raise UsageError(f"{folder}: version {chosen} {what}; there are {live}. `packtrain log` shows them")
-    return _parsed(folder, root, chosen)
-
-
-def _parsed(folder: Path, root: Root, number: int) -> tuple[Version, bytes]:
-    path = version_path(folder, number)
-    with reading(path, file=f"{VERSIONS}/{path.name}"):
+    path = version_path(folder, chosen)
+    with reading(path, file=version_name(chosen)):
         data = read_regular(path, MOST_VERSION_BYTES)
-    return parse_version(data, path, root, number), data
+    return parse_version(data, path, root, chosen), data
 
 
 def parse_version(data: bytes, path: Named, root: Root, number: int) -> Version:
@@ -577,8 +569,6 @@ def begin_versions(folder: Path) -> None:
         UsageError: What `Version.dump` raises.
     """
     require_no_links(folder)
-    if has_versions(folder):
-        return
     path = folder / MANIFEST
     data = _manifest_bytes(path)
     if is_root(data):

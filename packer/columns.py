@@ -115,7 +115,7 @@ class ValueColumn:
         self._nothing = bytes(np.dtype(field.dtype).itemsize) if field.text_column is None else b""
         self._valid, self._data, self._ends = bytearray(), bytearray(), array("q", [0])
 
-    def add(self, value: bytes | None) -> None:
+    def add(self, value: bytes | memoryview | None) -> None:
         """Takes the bytes of the next value; None where it is missing."""
         self._valid.append(value is not None)
         self._data += self._nothing if value is None else value

@@ -122,7 +122,7 @@ class DatasetRows:
         self.advice = "Choose another store mode or another size"
         self.source = StoredRecords(rows)
         self._rows = rows
-        self._chosen: npt.NDArray[np.int64] | None = None
+        self._chosen = np.arange(len(rows))
         for store in rows.stores:
             store.index.check_all()
             if (np.diff(store.index["line"]) <= 0).any():
@@ -142,11 +142,11 @@ class DatasetRows:
 
     def __len__(self) -> int:
         """Number of rows."""
-        return len(self._rows) if self._chosen is None else len(self._chosen)
+        return len(self._chosen)
 
     def entries(self, ordinals: npt.NDArray[np.int64]) -> tuple[ListedSample, ...]:
         """Returns the rows with these numbers."""
-        wanted = self._of_all(ordinals)
+        wanted = self._chosen[ordinals]
         found: dict[int, ListedSample] = {}
         for store, rows, numbers in self._rows.located(np.sort(wanted)):
             values = np.empty(0) if self.labels.kind == "none" else store.column(LABEL, rows)
@@ -159,7 +159,7 @@ class DatasetRows:
 
     def line_numbers(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Returns the lines, int64 [n], of these rows [n]."""
-        wanted = self._of_all(ordinals)
+        wanted = self._chosen[ordinals]
         order = np.argsort(wanted, kind="stable")
         lines = np.empty_like(wanted)
         start = 0
@@ -167,9 +167,6 @@ class DatasetRows:
             lines[order[start : start + len(rows)]] = self.source.lines(store, rows, numbers)
             start += len(rows)
         return lines
-
-    def _of_all(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        return ordinals if self._chosen is None else self._chosen[ordinals]
 
 
 def stored_by(field: Field, options: StoreOptions | None) -> Field:

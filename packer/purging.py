@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from packtrain._core.arguments import checks_names, flag, function, whole
 from packtrain._core.errors import DatasetError, OutputConflict, UsageError
@@ -30,7 +29,7 @@ from packtrain._storage.remote.urls import place_of
 from .changing import ChangeReport, by_segment, chosen_rows, without_rows, would_be
 from .joining import Progress, rewrite, segment_bytes
 from .object_workplace import workplace_at
-from .removing import drop_versions, removal_before, sole_user
+from .removing import drop_versions, remove_unneeded, sole_user
 from .split import carried_names
 from .version_check import named_by
 from .workplace import Workplace
@@ -77,61 +76,48 @@ def purge(
             named = rows is not None or where is not None
             numbers = chosen_rows(place, newest, rows, where) if named else np.empty(0, np.int64)
             chosen = dict(by_segment(place, newest, numbers))
-        return _purged(place, newest, chosen, len(numbers), workers, on_progress, dry_run=dry_run)
-
-
-def _purged(
-    place: Workplace,
-    newest: Version,
-    chosen: dict[str, npt.NDArray[np.int64]],
-    count: int,
-    workers: int,
-    on_progress: Progress | None,
-    *,
-    dry_run: bool,
-) -> ChangeReport:
-    """Does it, with `count` rows, by their segments."""
-    affected = [each for each in newest.segments if each.dropped is not None or each.name in chosen]
-    kept = [each for each in newest.segments if each not in affected]
-    old = [1]
-    if has_versions(place.folder):
-        place.bring_versions()
-        old = _versions_beyond(place.folder, newest.number, {each.name for each in kept})
-    if not affected and not old:
-        raise UsageError(f"{place.address}: there is nothing to remove: say which rows, by `rows` or `where`")
-    if has_versions(place.folder):
-        with sole_user(place, old):
-            pass
-    left = [each for each in affected if each.rows > len(chosen.get(each.name, ()))]
-    # Before anything is written: it may be refused.
-    again = Change("purge", f"wrote {len(left):,} segments again")
-    with _unless_changed(place, newest):
-        rewrite(place, newest, [[each] for each in left], again, workers=workers, dry_run=True, on_progress=None)
-    if dry_run:
-        report = would_be(
-            place,
-            newest,
-            newest.records - count,
-            *[f"{DROPPED}/*.npy" for each in left if each.name in chosen],
-            *[f"{SEGMENTS}/*"] * len(left),
-            *carried_names(newest, len(left)),
-            dropped=count,
-            bytes=sum(segment_bytes(place.folder, each) for each in left),
-            versions=bool(chosen) + bool(left),
-        )
-        return replace(report, removal=removal_before(place, old, named_by([replace(newest, segments=tuple(kept))])))
-    if chosen:
-        change = Change("drop-rows", f"dropped {count:,} rows")
-        place.publish(partial(without_rows, place, chosen, change))
-    try:
-        return _finished(place, workers, on_progress, count)
-    except OutputConflict as error:
-        if not chosen:
-            raise
-        raise OutputConflict(
-            f"{error}: `packtrain purge {place.address}`, without rows. They are dropped, but their bytes are still "
-            "there"
-        ) from error
+        affected = [each for each in newest.segments if each.dropped is not None or each.name in chosen]
+        kept = tuple(each for each in newest.segments if each not in affected)
+        old = [1]
+        if has_versions(place.folder):
+            place.bring_versions()
+            old = _versions_beyond(place.folder, newest.number, {each.name for each in kept})
+            with sole_user(place, old):
+                pass
+        if not affected and not old:
+            raise UsageError(f"{place.address}: there is nothing to remove: say which rows, by `rows` or `where`")
+        left = [each for each in affected if each.rows > len(chosen.get(each.name, ()))]
+        # Before anything is written: it may be refused.
+        again = Change("purge", f"wrote {len(left):,} segments again")
+        with _unless_changed(place, newest):
+            rewrite(place, newest, [[each] for each in left], again, workers=workers, dry_run=True, on_progress=None)
+        if dry_run:
+            report = would_be(
+                place,
+                newest,
+                newest.records - len(numbers),
+                *[f"{DROPPED}/*.npy" for each in left if each.name in chosen],
+                *[f"{SEGMENTS}/*"] * len(left),
+                *carried_names(newest, len(left)),
+                dropped=len(numbers),
+                bytes=sum(segment_bytes(place.folder, each) for each in left),
+                versions=bool(chosen) + bool(left),
+            )
+            # What goes once there is another version, which names what is kept.
+            removal = remove_unneeded(place, old, dry_run=True, kept=named_by([replace(newest, segments=kept)]))
+            return replace(report, removal=removal)
+        if chosen:
+            change = Change("drop-rows", f"dropped {len(numbers):,} rows")
+            place.publish(partial(without_rows, place, chosen, change))
+        try:
+            return _finished(place, workers, on_progress, len(numbers))
+        except OutputConflict as error:
+            if not chosen:
+                raise
+            raise OutputConflict(
+                f"{error}: `packtrain purge {place.address}`, without rows. They are dropped, but their bytes are "
+                "still there"
+            ) from error
 
 
 @contextmanager

@@ -107,7 +107,7 @@ def drop_versions(place: Workplace, numbers: Sequence[int], *, dry_run: bool) ->
                 for number in numbers:
                     if not is_dropped(folder, number):
                         place.write(mark_name(number), b"")
-        return _remove_unneeded(place, numbers, dry_run=dry_run)
+        return remove_unneeded(place, numbers, dry_run=dry_run)
 
 
 def _require_droppable(place: Workplace, numbers: Sequence[int]) -> None:
@@ -167,15 +167,17 @@ def _require_no_pin(place: Workplace, numbers: Sequence[int]) -> None:
             )
 
 
-def removal_before(place: Workplace, numbers: Sequence[int], kept: Collection[str]) -> RemovalReport:
-    """The report of a dry run: on versions that go once there is another one, which names what is `kept`."""
-    return _remove_unneeded(place, numbers, dry_run=True, kept=kept)
-
-
-def _remove_unneeded(
+def remove_unneeded(
     place: Workplace, numbers: Sequence[int], *, dry_run: bool, kept: Collection[str] = ()
 ) -> RemovalReport:
-    """Removes what no version needs that was not dropped."""
+    """Removes what no version needs that was not dropped.
+
+    Args:
+        place: The dataset, whose versions have been brought.
+        numbers: Numbers of the versions that are dropped.
+        dry_run: True to remove nothing, and report what would be removed.
+        kept: What stays besides.
+    """
     gone = numbers if dry_run else ()
     removed, waiting, size = list[str](), list[str](), 0
     # Folders that could be written to are locked meanwhile.

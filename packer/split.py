@@ -94,8 +94,8 @@ def split(
     given = {
         "val": _share("val", val),
         "test": _share("test", test),
-        "folds": None if folds is None else _folds(folds),
-        "seed": None if seed is None else _seed(seed),
+        "folds": None if folds is None else whole("folds", folds, 2, MOST_FOLDS),
+        "seed": None if seed is None else whole("seed", seed, 0, (1 << 64) - 1),
         "by": None if by is None else (by,) if isinstance(by, str) else tuple(items("by", by, "names of keys")),
         "stratified": None if stratified is None else flag("stratified", stratified),
     }
@@ -170,20 +170,6 @@ def _share(name: str, value: object) -> int | None:
     if isinstance(value, bool) or not number.is_finite() or not 0 < number < WHOLE or number != int(number):
         raise unexpected(name, value, expected)
     return int(number)
-
-
-def _folds(value: int) -> int:
-    folds = whole("folds", value, 2)
-    if folds > MOST_FOLDS:
-        raise unexpected("folds", value, f"a whole number from 2 to {MOST_FOLDS}")
-    return folds
-
-
-def _seed(value: int) -> int:
-    seed = whole("seed", value, 0)
-    if seed >= 1 << 64:
-        raise unexpected("seed", value, "a whole number from 0, below 2**64")
-    return seed
 
 
 def _shown(name: str, value: Any) -> str:

@@ -161,45 +161,31 @@ def _run(
 ) -> ExportReport:
     """Writes the parts that are missing, while nobody else works there."""
     complete = target.is_complete
-    missing: list[int] = []
-    if not complete:
-        target.clean()
-        target.prepare()
-        missing = target.missing()
-        try:
-            _write(target, source, bounds, missing, workers, on_progress)
-            target.finish()
-        except BaseException:
-            target.clean()
-            raise
-    resumed = target.parts - len(missing)
-    return ExportReport(target.out, plan.to, plan.rows, target.parts, resumed, complete, target.again())
-
-
-def _write(
-    target: Target,
-    source: SourceRows,
-    bounds: Sequence[int],
-    missing: Sequence[int],
-    workers: int,
-    on_progress: Callable[[ExportProgress], None] | None,
-) -> None:
-    done = dict.fromkeys(missing, 0)
-    resumed = len(source) - sum(bounds[number + 1] - bounds[number] for number in missing)
+    missing = [] if complete else target.missing()
+    rows = {number: source.some(slice(bounds[number], bounds[number + 1])) for number in missing}
+    done, resumed = dict.fromkeys(missing, 0), len(source) - sum(map(len, rows.values()))
 
     def advance(progress: PartProgress) -> None:
         done[progress.number] = progress.rows
         if on_progress is not None:
             on_progress(ExportProgress(resumed + sum(done.values()), len(source), resumed))
 
-    tasks = _tasks(target, source, bounds, missing)
-    with closing(run_tasks(export_part, tasks, workers=min(workers, len(missing)), on_progress=advance)) as results:
-        for result in results:
-            advance(result)
+    def tasks() -> Iterator[ExportTask]:
+        names = distinct_names(target.names(), source) if target.by_name and missing else target.names()
+        for number, some in rows.items():
+            yield ExportTask(target, number, some, names.some(bounds[number], bounds[number + 1]))
 
-
-def _tasks(target: Target, source: SourceRows, bounds: Sequence[int], missing: Sequence[int]) -> Iterator[ExportTask]:
-    names = distinct_names(target.names(), source) if target.by_name and missing else target.names()
-    for number in missing:
-        start, stop = bounds[number], bounds[number + 1]
-        yield ExportTask(target, number, source.some(slice(start, stop)), names.some(start, stop))
+    if not complete:
+        target.clean()
+        target.prepare()
+        try:
+            results = run_tasks(export_part, tasks(), workers=min(workers, len(missing)), on_progress=advance)
+            with closing(results):
+                for result in results:
+                    advance(result)
+            target.finish()
+        except BaseException:
+            target.clean()
+            raise
+    before = target.parts - len(missing)
+    return ExportReport(target.out, plan.to, plan.rows, target.parts, before, complete, target.again())

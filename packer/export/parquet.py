@@ -67,16 +67,13 @@ class ParquetTarget(Target):
         return row
 
     def _schema(self, pa: Any) -> Any:
-        columns = {field.name: (_type(pa, field), _feature(field)) for field in self.schema.fields}
+        columns = {field.name: _column(pa, field) for field in self.schema.fields}
         labels = self.schema.labels
         if labels.kind != "none":
-            feature = _value("int64" if labels.kind == "int" else "float32")
+            dtype, feature = pa.from_numpy_dtype(labels.dtype), _value("int64" if labels.kind == "int" else "float32")
             if self.schema.classes is not None:
                 feature = {"names": list(self.schema.classes), "_type": "ClassLabel"}
-            dtype = pa.from_numpy_dtype(labels.dtype)
-            if labels.count is not None:
-                dtype, feature = pa.list_(dtype), _sequence(feature)
-            columns[LABEL] = dtype, feature
+            columns[LABEL] = (dtype, feature) if labels.count is None else _nested(pa, dtype, feature)
         features = {name: feature for name, (_, feature) in columns.items()}
         about = {"huggingface": json.dumps({"info": {"features": features}})}
         return pa.schema([(name, dtype) for name, (dtype, _) in columns.items()], metadata=about)
@@ -90,42 +87,24 @@ def _value(dtype: str) -> dict[str, Any]:
     return {"dtype": dtype, "_type": "Value"}
 
 
-def _sequence(feature: dict[str, Any]) -> dict[str, Any]:
-    return {"feature": feature, "_type": "Sequence"}
+def _nested(pa: Any, dtype: Any, feature: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """A list of what has this type and feature."""
+    return pa.list_(dtype), {"feature": feature, "_type": "Sequence"}
 
 
-def _feature(field: Field) -> dict[str, Any]:
-    """The type of a field in the words of `datasets`."""
+def _column(pa: Any, field: Field) -> tuple[Any, dict[str, Any]]:
+    """The type of a field's column, and the same in the words of `datasets`."""
     match field.kind:
         case "image" | "mask":
-            return {"_type": "Image"}
+            return pa.struct({"bytes": pa.binary(), "path": pa.string()}), {"_type": "Image"}
         case "text" | "json" | "string":
-            return _value("string")
-        case "number":
-            return _value(np.dtype(field.dtype).name)
-        case "array" if not _is_complex(field):
-            feature = _value(np.dtype(field.dtype).name)
+            return pa.string(), _value("string")
+        case "number" | "array" if not _is_complex(field):
+            column = pa.from_numpy_dtype(field.dtype), _value(np.dtype(field.dtype).name)
             for _ in field.shape or ():
-                feature = _sequence(feature)
-            return feature
-    return _value("binary")
-
-
-def _type(pa: Any, field: Field) -> Any:
-    """The type of a field's column."""
-    match field.kind:
-        case "image" | "mask":
-            return pa.struct({"bytes": pa.binary(), "path": pa.string()})
-        case "text" | "json" | "string":
-            return pa.string()
-        case "number":
-            return pa.from_numpy_dtype(field.dtype)
-        case "array" if not _is_complex(field):
-            dtype = pa.from_numpy_dtype(field.dtype)
-            for _ in field.shape or ():
-                dtype = pa.list_(dtype)
-            return dtype
-    return pa.binary()
+                column = _nested(pa, *column)
+            return column
+    return pa.binary(), _value("binary")
 
 
 def _cell(field: Field, file: FieldFile, name: str) -> Any:
