@@ -77,13 +77,11 @@ class ShardColumns:
         """
         index.check_content()
         arrays = {name: index[name] for name in ("line", "label") if name == "line" or schema.labels.kind != "none"}
+        texts = {PATH: (index["path_offsets"], index["path_bytes"])}
         for field in schema.fields:
             columns = index.field(field.name)
             arrays |= {name: columns[name.removeprefix(field.prefix)] for name in field.columns()}
-        texts = {PATH: (index["path_offsets"], index["path_bytes"])}
-        for field in schema.fields:
             if field.text_column is not None:
-                columns = index.field(field.name)
                 texts[field.text_column] = columns["value_offsets"], columns["value_bytes"]
         return cls(arrays, texts)
 

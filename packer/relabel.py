@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,10 +105,26 @@ def relabel(
             return replace(would_be(place, newest, newest.records, *paths), relabelled=found.rows)
         # Only now: where nothing changes, a packed dataset stays as it is.
         place.begin()
-        made = [(newest, found)]
+        before = newest
+
+        def labelled(newest: Version) -> Version:
+            """The version that follows `newest`, with the labels that are wanted; `newest` if it has them."""
+            nonlocal before, found
+            # What was written for an earlier version is nobody's.
+            stack.close()
+            if newest != before:
+                before, found = newest, wanted.layers(newest)
+            if not found.layers:
+                return newest
+            layers = dict[str, list[Layer]]()
+            for name, layer in found.layers.items():
+                output = stack.enter_context(place.writing(f"{LAYERS}/{place.name_of(layer.plan)}"))
+                layers[name] = [layer.packed(place.folder, output)]
+            return with_layers(place, layers, Change("relabel", wanted.change), newest)
+
         with ExitStack() as stack:
-            version = place.publish(partial(_with_labels, wanted, made, stack))
-    return ChangeReport(place.address, version.number, version.records, relabelled=made[-1][1].rows)
+            version = place.publish(labelled)
+    return ChangeReport(place.address, version.number, version.records, relabelled=found.rows)
 
 
 def _read(
@@ -245,19 +260,3 @@ class _Wanted:
         if self.listed is not None:
             return f"relabelled rows by {self.listed.name}"
         return f"renamed {', '.join(self.rename)}" if self.rename else "named classes"
-
-
-def _with_labels(wanted: _Wanted, made: list[tuple[Version, _Found]], stack: ExitStack, newest: Version) -> Version:
-    """The version that follows `newest`, with the labels that are wanted; `newest` if it has them."""
-    # What was written for an earlier version is nobody's.
-    stack.close()
-    if made[-1][0] != newest:
-        made.append((newest, wanted.layers(newest)))
-    found, place = made[-1][1], wanted.place
-    if not found.layers:
-        return newest
-    layers = dict[str, list[Layer]]()
-    for name, layer in found.layers.items():
-        output = stack.enter_context(place.writing(f"{LAYERS}/{place.name_of(layer.plan)}"))
-        layers[name] = [layer.packed(place.folder, output)]
-    return with_layers(place, layers, Change("relabel", wanted.change), newest)

@@ -68,9 +68,9 @@ def sides_of(keys: Sequence[Hashes], classes: Counts, recorded: Sides, split: Sp
     sides = recorded.copy() if single else _inherited(groups, recorded)
     new = np.flatnonzero(sides == NO_SIDE)
     if len(new) == len(sides):
-        return _Filling(groups, classes, single).filled(classes, sides, split)
+        return _filled(groups, classes, single, classes, sides, split)
     if len(new):
-        sides[new] = _Filling(groups[new], classes[new], single).filled(classes, sides, split)
+        sides[new] = _filled(groups[new], classes[new], single, classes, sides, split)
     return sides
 
 
@@ -109,57 +109,54 @@ def _inherited(groups: Hashes, recorded: Sides) -> Sides:
     return sides
 
 
-class _Filling:
-    """The rows that are on no side yet, with the hashes of their groups and their classes."""
+def _filled(groups: Hashes, classes: Counts, single: bool, all_classes: Counts, sides: Sides, split: Split) -> Sides:
+    """The sides of the rows that are on none yet.
 
-    def __init__(self, groups: Hashes, classes: Counts, single: bool) -> None:
-        self._groups, self._classes = groups, classes
-        self._shared = np.zeros(len(groups), bool)
-        if not single:
-            _, numbers, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-            self._shared = sizes[numbers] > 1
-
-    def filled(self, all_classes: Counts, sides: Sides, split: Split) -> Sides:
-        """Their sides.
-
-        Args:
-            all_classes: The classes of all rows, int64 [rows].
-            sides: The sides of all rows.
-            split: How to split.
-        """
-        shares, rest = _shares(split)
-        count = int(all_classes.max()) + 1
-        held = np.zeros((len(split.names), count), np.int64)
-        if len(self._classes) < len(all_classes):
-            for side in range(len(held)):
-                held[side] = np.bincount(all_classes[sides == side], minlength=count)
-        free = np.bincount(self._classes, minlength=count)
-        first = np.full(count, np.iinfo(np.uint64).max, np.uint64)
-        np.minimum.at(first, self._classes, self._groups)
-        # Of a class without groups of several rows, the rows with the lowest hashes are taken.
-        by_group = np.zeros(count, bool)
-        by_group[self._classes[self._shared]] = True
-        chosen = np.full(len(self._groups), rest, np.uint8)
-        grouped = np.flatnonzero(by_group[self._classes]) if by_group.any() else np.empty(0, np.int64)
-        pool = _groups_of(self._groups[grouped], self._classes[grouped])
-        bounds = [np.zeros(count, np.int64)]
-        for share in shares:
-            left = free + held[[each.side for each in shares[shares.index(share) :]] + [rest]].sum(axis=0)
-            room = np.maximum(free - (0 if split.folds else held[rest] == 0), 0)
-            need = _needed(share, left, held[share.side], room, first)
-            taken = np.where(by_group, 0, need)
-            bounds.append(bounds[-1] + taken)
-            found, pool = _taken_groups(pool, np.where(by_group, need, 0), room)
-            rows = grouped[np.isin(self._groups[grouped], np.array(found, np.uint64))]
-            chosen[rows] = share.side
-            taken += np.bincount(self._classes[rows], minlength=count)
-            held[share.side] += taken
-            free -= taken
-        rows, ranks = _lowest(self._groups, self._classes, bounds[-1])
-        for share, start, stop in zip(shares, bounds, bounds[1:], strict=False):
-            of_class = self._classes[rows]
-            chosen[rows[(ranks >= start[of_class]) & (ranks < stop[of_class])]] = share.side
-        return chosen
+    Args:
+        groups: The hashes of their groups.
+        classes: Their classes.
+        single: True if no two rows are in the same group.
+        all_classes: The classes of all rows, int64 [rows].
+        sides: The sides of all rows.
+        split: How to split.
+    """
+    shared = np.zeros(len(groups), bool)
+    if not single:
+        _, numbers, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+        shared = sizes[numbers] > 1
+    shares, rest = _shares(split)
+    count = int(all_classes.max()) + 1
+    held = np.zeros((len(split.names), count), np.int64)
+    if len(classes) < len(all_classes):
+        for side in range(len(held)):
+            held[side] = np.bincount(all_classes[sides == side], minlength=count)
+    free = np.bincount(classes, minlength=count)
+    first = np.full(count, np.iinfo(np.uint64).max, np.uint64)
+    np.minimum.at(first, classes, groups)
+    # Of a class without groups of several rows, the rows with the lowest hashes are taken.
+    by_group = np.zeros(count, bool)
+    by_group[classes[shared]] = True
+    chosen = np.full(len(groups), rest, np.uint8)
+    grouped = np.flatnonzero(by_group[classes]) if by_group.any() else np.empty(0, np.int64)
+    pool = _groups_of(groups[grouped], classes[grouped])
+    bounds = [np.zeros(count, np.int64)]
+    for share in shares:
+        left = free + held[[each.side for each in shares[shares.index(share) :]] + [rest]].sum(axis=0)
+        room = np.maximum(free - (0 if split.folds else held[rest] == 0), 0)
+        need = _needed(share, left, held[share.side], room, first)
+        taken = np.where(by_group, 0, need)
+        bounds.append(bounds[-1] + taken)
+        found, pool = _taken_groups(pool, np.where(by_group, need, 0), room)
+        rows = grouped[np.isin(groups[grouped], np.array(found, np.uint64))]
+        chosen[rows] = share.side
+        taken += np.bincount(classes[rows], minlength=count)
+        held[share.side] += taken
+        free -= taken
+    rows, ranks = _lowest(groups, classes, bounds[-1])
+    for share, start, stop in zip(shares, bounds, bounds[1:], strict=False):
+        of_class = classes[rows]
+        chosen[rows[(ranks >= start[of_class]) & (ranks < stop[of_class])]] = share.side
+    return chosen
 
 
 def _shares(split: Split) -> tuple[list[_Share], int]:

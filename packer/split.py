@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -103,7 +102,6 @@ def split(
         {name: value for name, value in given.items() if value is not None}, flag("replace_existing", replace_existing)
     )
     flag("dry_run", dry_run)
-    last: list[_Found] = []
     with workplace_at(place_of("dataset", dataset)) as place:
         # Who asks for what cannot be leaves a dataset that is as it was packed alone.
         wanted.of(place.begin(dry_run=True))
@@ -114,8 +112,15 @@ def split(
                 return ChangeReport(place.address, newest.number, newest.records, sides=found.counts, dry_run=True)
             report = would_be(place, newest, newest.records, *[f"{SIDES}/*.npy"] * len(found.changed))
             return replace(report, sides=found.counts)
-        version = place.publish(partial(_with_sides, place, wanted, last.append))
-    return ChangeReport(place.address, version.number, version.records, sides=last[-1].counts)
+
+        def divided(newest: Version) -> Version:
+            """The version that follows `newest`, each row of which is on a side; `newest` if that is so already."""
+            nonlocal found
+            found = _Found.of(place, newest, wanted)
+            return found.version_after(place.folder, newest) if found.changed else newest
+
+        version = place.publish(divided)
+    return ChangeReport(place.address, version.number, version.records, sides=found.counts)
 
 
 @dataclass(frozen=True)
@@ -229,22 +234,17 @@ class _Found:
             {name: count for name, count in zip(split.names, counts, strict=True) if _is_side(split, name)},
         )
 
+    def version_after(self, folder: Path, newest: Version) -> Version:
+        """The version that follows `newest`, with the new sides."""
+        written = [_written(folder, name, sides) for name, sides in self.changed.items()]
+        kept = (each for each in self.split.rows if each.segment not in self.changed)
+        counts = ", ".join(f"{name} {count:,}" for name, count in self.counts.items())
+        changed = newest.after(Change("split", f"split by {' and '.join(self.split.by)}: {counts}"), newest.segments)
+        return replace(changed, split=replace(self.split, rows=(*kept, *written)))
+
 
 def _is_side(split: Split, name: str) -> bool:
     return not ((name == "val" and not split.val) or (name == "test" and not split.test))
-
-
-def _with_sides(place: Workplace, wanted: _Wanted, note: Callable[[_Found], None], newest: Version) -> Version:
-    """The version that follows `newest`, each row of which is on a side; `newest` if that is so already."""
-    found = _Found.of(place, newest, wanted)
-    note(found)
-    if not found.changed:
-        return newest
-    written = [_written(place.folder, name, sides) for name, sides in found.changed.items()]
-    kept = tuple(each for each in found.split.rows if each.segment not in found.changed)
-    counts = ", ".join(f"{name} {count:,}" for name, count in found.counts.items())
-    changed = newest.after(Change("split", f"split by {' and '.join(found.split.by)}: {counts}"), newest.segments)
-    return replace(changed, split=replace(found.split, rows=(*kept, *written)))
 
 
 def carried_names(before: Version, count: int) -> list[str]:

@@ -180,14 +180,12 @@ class _Run:
         wrong_index = _check_index(folder, manifest)
         count, linked = len(manifest.shards), manifest.base is not None
         task = partial(ShardCheck, folder, decode=self.decode_images, records=not wrong_index, url=url)
-        if wrong_index:
-            # Nothing of this is kept in the journal: it is about records.
-            findings = self._check_shards([task(number) for number in range(count)], manifest, Journal(None))
-            problems += [*wrong_index, *findings, Problem(INDEX, _WITHOUT_INDEX)]
-            return VerifyReport(folder, 0, count, False, tuple(problems), linked)
-        journal = Journal.of(self.journal, manifest, self.decode_images)
+        # Without an index, nothing is kept in the journal: it is about records.
+        journal = Journal(None) if wrong_index else Journal.of(self.journal, manifest, self.decode_images)
         tasks = [task(number) for number in range(count) if number not in journal.findings]
-        problems += self._check_shards(tasks, manifest, journal)
+        problems += [*wrong_index, *self._check_shards(tasks, manifest, journal)]
+        if wrong_index:
+            return VerifyReport(folder, 0, count, False, (*problems, Problem(INDEX, _WITHOUT_INDEX)), linked)
         records = sum(findings.records for findings in journal.findings.values())
         return VerifyReport(folder, records, count, self.decode_images, tuple(problems), linked)
 
@@ -198,9 +196,9 @@ class _Run:
         records, shards, parts = 0, 0, parts_of(versions)
         for part in parts:
             with seen_alone(folder, part) as alone:
-                name = BASE if part.folder == "." else alone.name
+                name = part.name.rpartition("/")[2]
                 journal = None if self.journal is None else self.journal.with_name(f"{self.journal.name}.{name}")
-                place = url if url is None or part.folder == "." else url / part.folder
+                place = url if url is None or part.name == BASE else url / part.name
                 try:
                     found = replace(self, journal=journal).check(alone, place)
                 except NotADataset as error:

@@ -56,12 +56,12 @@ class Part:
     """A segment or a layer.
 
     Attributes:
-        folder: Its folder, as seen from the dataset's.
+        name: Its folder, as seen from the dataset's; `BASE` for that itself.
         segment: The segment, or the one that the layer belongs to.
         layer: The layer; None for a segment.
     """
 
-    folder: str
+    name: str
     segment: Segment
     layer: Layer | None = None
 
@@ -93,10 +93,10 @@ def parts_of(versions: list[Version]) -> list[Part]:
     parts: dict[str, Part] = {}
     for version in versions:
         for segment in version.segments:
-            place = "." if segment.name == BASE else f"{SEGMENTS}/{segment.name}"
-            parts.setdefault(place, Part(place, segment))
-            for layer in segment.layers:
-                parts.setdefault(f"{LAYERS}/{layer.name}", Part(f"{LAYERS}/{layer.name}", segment, layer))
+            layers = [Part(f"{LAYERS}/{layer.name}", segment, layer) for layer in segment.layers]
+            name = BASE if segment.name == BASE else f"{SEGMENTS}/{segment.name}"
+            for part in (Part(name, segment), *layers):
+                parts.setdefault(part.name, part)
     return list(parts.values())
 
 
@@ -133,19 +133,18 @@ def check_layer(folder: Path, part: Part) -> Iterator[Problem]:
     """Compares the order of a layer with that of its segment."""
     assert part.layer is not None, "a segment has no order but its own"
     try:
-        theirs = Index.of(folder / part.folder, layer_manifest(folder, part.segment, part.layer))["by_place"]
+        theirs = Index.of(folder / part.name, layer_manifest(folder, part.segment, part.layer))["by_place"]
         ours = Index.of(part.segment.folder(folder), segment_manifest(folder, part.segment))["by_place"]
     except DatasetError as error:
-        yield Problem(f"{part.folder}/{INDEX}", str(error))
+        yield Problem(f"{part.name}/{INDEX}", str(error))
         return
     if not np.array_equal(theirs, ours):
-        yield Problem(f"{part.folder}/{INDEX}/by_place.npy", "its records do not lie in the order of the segment's")
+        yield Problem(f"{part.name}/{INDEX}/by_place.npy", "its records do not lie in the order of the segment's")
 
 
 def named_by(versions: list[Version]) -> set[str]:
     """The segments, layers and files of rows that versions name, as seen from the dataset's folder, and `BASE`."""
-    named = {BASE if part.folder == "." else part.folder for part in parts_of(versions)}
-    return named.union(*(version.columns for version in versions))
+    return {part.name for part in parts_of(versions)}.union(*(version.columns for version in versions))
 
 
 def unnamed(folder: Path, named: Collection[str]) -> list[str]:
@@ -190,8 +189,8 @@ def seen_alone(folder: Path, part: Part) -> Iterator[Path]:
     That of the segment in the dataset's own folder is made of links, because its manifest has another name there.
     """
     place = part.segment.folder(folder)
-    if part.folder != "." or place != folder:
-        yield place if part.layer is None else folder / part.folder
+    if part.name != BASE or place != folder:
+        yield place if part.layer is None else folder / part.name
         return
     with tempfile.TemporaryDirectory(prefix="packtrain-segment-") as name:
         for entry in os.listdir(folder):
@@ -202,6 +201,6 @@ def seen_alone(folder: Path, part: Part) -> Iterator[Path]:
 
 def inside(part: Part, problem: Problem) -> Problem:
     """A problem of a part, seen from the dataset."""
-    if part.folder == ".":
+    if part.name == BASE:
         return replace(problem, file=BASE_MANIFEST) if problem.file == MANIFEST else problem
-    return replace(problem, file=f"{part.folder}/{problem.file}")
+    return replace(problem, file=f"{part.name}/{problem.file}")
