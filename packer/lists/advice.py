@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -55,11 +54,8 @@ class ListedLines:
         """Finds out how the lines are written. Returns None if there is no telling, or nothing is wrong with them."""
         if not self.lines:
             return None
-        texts = [line for _, line in self.lines]
-        if all(line.startswith(b"#") for line in texts):
-            return Remedy(f"Line {self.lines[0][0]} begins with #, but lists have no comments", "grep -v '^#'")
         number, line = next((pair for pair in self.lines if _PATH.fullmatch(pair[1])), self.lines[0])
-        if line[:1] in b"([{":
+        if line[:1] in b"([{\"'":
             return None
         if remedy := of_url(os.fsdecode(line)):
             return remedy
@@ -71,7 +67,7 @@ class ListedLines:
         for separator in SEPARATORS:
             if separator.byte and len(cells := _cells(line, separator)) > 1 and any(map(_is_image, cells)):
                 return self._of_cells(number, cells, separator)
-        return self._in_quotes(found) or self._of_words(number, found)
+        return self._behind(number, found[1], found[3]) if found[3].strip() else self._path_last(number, found[1])
 
     def _of_cells(self, number: int, cells: list[bytes], separator: Separator) -> Remedy | None:
         """The remedy for columns that a CSV file could have."""
@@ -84,7 +80,7 @@ class ListedLines:
                 return self._labels(suggested)
         if self.header is not None:
             return self._by_columns(self.header[0], cells)
-        names = self._names(cells, separator)
+        names = self._names(cells)
         at = next(place for place, cell in enumerate(cells) if _is_image(cell))
         why = f"Line {number} has {len(cells)} columns, with the path in column {at + 1}"
         byte = (separator.byte or b"").decode()
@@ -100,90 +96,63 @@ class ListedLines:
         vectors = {suggest_values(cell.split()) for cell in cells if len(cell.split()) > 1} - {None}
         return (*words, *(word for vector in vectors if "--label" in words for word in ("--labels", str(vector))))
 
-    def _names(self, cells: Sequence[bytes], separator: Separator) -> list[str]:
+    def _names(self, cells: Sequence[bytes]) -> list[str]:
         """Names for columns without any."""
-        left = ["label" if len(cells) > 2 or _is_image(cells[-1]) or _is_name(cells[-1]) else "caption"]
-        names = []
-        first = {_cells(line, separator)[:1][0] for _, line in self.lines if _cells(line, separator)}
+        names: list[str] = []
+        kinds: tuple[str, ...]
         for place, cell in enumerate(cells):
             if _is_image(cell):
-                names.append("mask" if "path" in names else "path")
-            elif not place and len(cells) > 2 and len(first) == len(self.lines) > 1 and is_number(cell):
-                names.append("index")
+                kinds = ("path", "mask")
+            elif not place and len(cells) > 2 and self._counts():
+                kinds = ("index",)
             else:
-                names.append(left.pop() if left else f"column{place + 1}")
+                kinds = ("label" if len(cells) > 2 or _is_name(cell) else "caption",)
+            names.append(next((kind for kind in kinds if kind not in names), f"column{place + 1}"))
         return names
 
-    def _of_words(self, number: int, found: re.Match[bytes]) -> Remedy | None:
-        """The remedy for a path and words between blanks."""
-        path, _, rest = found.groups()
-        suffix = self._suffixes()
-        if not rest.strip():
-            return self._path_last(number, path, suffix)
-        words = rest.split()
-        apart = re.match(rb"\s*([^\w\s,;.+\"'#(/-]+)\s*", rest)
-        if apart is not None and rest[apart.end() :]:
-            mark = os.fsdecode(apart[1])
-            return Remedy(
-                f"The path and the label on line {number} are separated by {mark!r}, not by blanks",
-                sed(rf"s/^(.*{suffix})\s*{escaped(mark)}\s*/\1\t/I"),
-                () if is_number(rest[apart.end() :].strip()) else ("--labels", "class"),
-            )
-        if suggested := suggest_values(words):
-            if not self._is_there(path) and self._counts() and self._is_there(path.split(None, 1)[-1]):
+    def _behind(self, number: int, path: bytes, rest: bytes) -> Remedy | None:
+        """The remedy for a path with words behind it."""
+        apart = re.match(rb"\s*([^\w\s,;.+\"'#(/-]*)\s*", rest)
+        assert apart is not None, "it may be empty"
+        words, mark, suffix = rest[apart.end() :].split(), os.fsdecode(apart[1]), self._suffixes()
+        if not mark:
+            suggested = suggest_values(words) or ("class" if len(words) == 1 else None)
+            if suggested and not self._is_there(path) and self._counts() and self._is_there(path.split(None, 1)[-1]):
                 return Remedy(f"Line {number} has a number before the path", sed(r"s/^\s*[0-9]+\s+//"))
-            return self._labels(suggested)
-        if len(words) == 1:
-            return self._labels("class")
-        behind = {len(match[3].split()) for _, line in self.lines if (match := _PATH.fullmatch(line))}
-        if is_number(words[0]) and len(behind) == 1:
-            return Remedy(
-                f"Behind the path, line {number} has {len(words)} columns, but a list has only the label there",
-                sed(rf"s/^(.*{suffix})\s+(\S+).*/\1 \3/I"),
-            )
+            if suggested:
+                return self._labels(suggested)
+            behind = {len(match[3].split()) for _, line in self.lines if (match := _PATH.fullmatch(line))}
+            if is_number(words[0]) and len(behind) == 1:
+                return Remedy(
+                    f"Behind the path, line {number} has {len(words)} columns, but a list has only the label there",
+                    sed(rf"s/^(.*{suffix})\s+(\S+).*/\1 \3/I"),
+                )
         if not _is_name(b" ".join(words)):
-            return Remedy(
-                f"A text follows the path on line {number}",
-                sed(r"1i path\tcaption", rf"s/^(.*{suffix})\s+/\1\t/I"),
-                ("--image", "path", "--text", "caption"),
-            )
+            return None
         return Remedy(
-            f"What follows the path on line {number} looks like the name of a class with blanks in it",
-            sed(rf"s/^(.*{suffix})\s+/\1\t/I"),
-            ("--labels", "class"),
+            f"The path and the label on line {number} are separated by {mark!r}, not by blanks"
+            if mark
+            else f"What follows the path on line {number} looks like the name of a class with blanks in it",
+            sed(rf"s/^(.*{suffix})\s*{escaped(mark)}\s*/\1\t/I"),
+            () if suggest_values(words) else ("--labels", "class"),
         )
 
-    def _path_last(self, number: int, path: bytes, suffix: str) -> Remedy | None:
+    def _path_last(self, number: int, path: bytes) -> Remedy | None:
         """The remedy for a line that ends with a path: it has no label, or begins with it."""
         words = path.split()
         if len(words) == 1:
             return self._labels("none")
-        if len(words) == 2 and _is_image(words[0]):
-            return Remedy(
-                f"Line {number} names two files",
-                sed(r"1i path\tmask", rf"s/({suffix})\s+/\1\t/I"),
-                ("--image", "path", "--mask", "mask"),
-            )
         values = words[: next(place for place, word in enumerate([*words, b""]) if not is_number(word))]
-        if not values and not self._is_there(path.split(None, 1)[-1]) and words[1][:1] not in b"/.~":
-            return None if isinstance(self.root, Path) else self._labels("none")
+        if not values and not self._is_there(path.split(None, 1)[-1]):
+            return None
         dropped = r"\S+\s+" if len(values) > 1 and self._counts() else ""
         values = values[1:] if dropped else values or words[:1]
         taken = r"\s+".join([r"\S+"] * len(values))
         labels = suggest_values(values) or "class"
         return Remedy(
             f"Line {number} begins with the label, but the path has to come first",
-            sed(rf"s/^\s*{dropped}({taken})\s+(.*{suffix})\s*$/\2 \1/I"),
+            sed(rf"s/^\s*{dropped}({taken})\s+(.*{self._suffixes()})\s*$/\2 \1/I"),
             () if labels == self.expected else ("--labels", labels),
-        )
-
-    def _in_quotes(self, found: re.Match[bytes]) -> Remedy | None:
-        quote = found[0][:1]
-        around = found[0].endswith(quote) and found[0].count(quote) == 2
-        if quote not in b"\"'" or not (around or found[3].startswith(quote)):
-            return None
-        return Remedy(
-            "The quotes are not around the cells of a CSV file", "tr -d '\"'" if quote == b'"' else 'tr -d "\'"'
         )
 
     def _without_suffix(self, line: bytes) -> Remedy | None:
@@ -200,8 +169,8 @@ class ListedLines:
 
     def _counts(self) -> bool:
         """True if each line begins with another whole number."""
-        first = [line.split(None, 1)[0] for _, line in self.lines]
-        return len(set(first)) == len(first) > 1 and all(word.isdigit() for word in first)
+        first = {found[0] for _, line in self.lines if (found := re.match(rb"\d+(?=[\s,;])", line))}
+        return len(first) == len(self.lines) > 1
 
     def _suffixes(self) -> str:
         """A pattern of the suffixes of the paths."""
@@ -263,11 +232,6 @@ def find_missing(path: str, root: Path | Url, place: ColumnPlace | None) -> Reme
         if os.path.lexists(root / flat) or find_missing(flat, root, place):
             return Remedy("The paths have backslashes, but on Linux folders end with /", r"tr '\\' /")
         return None
-    with suppress(ValueError):
-        if not path.isascii() and os.path.lexists(root / os.fsencode(path).decode("latin-1")):
-            return Remedy(
-                "The paths are encoded in Latin-1, and the names of the files in UTF-8", "iconv -f LATIN1 -t UTF-8"
-            )
     for folder in _near(root):
         for suffix in _ENDS:
             if not os.path.lexists(folder / f"{path}{suffix}"):

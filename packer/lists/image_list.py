@@ -28,7 +28,6 @@ from .blocks import Block, KeptLines, Text, blocks_between, blocks_of, distinct,
 from .labels import BadLine
 from .lines import LineParser
 from .rows import ColumnPlace
-from .suggestions import Remedy
 
 _HEAD: Final = 16 << 20
 """As much of a text as shows how it is written."""
@@ -37,7 +36,6 @@ _SAMPLED_LINES: Final = 100
 _LONGEST_LINE: Final = 1 << 16
 """A longer line is not looked at closely."""
 _NAMES: Final = "Add the names in the list to the file of --classes, or leave --classes out"
-_SUBTRACT: Final = "awk 'match($0, /[0-9]+[ \\t\\r]*$/) {$0 = substr($0, 1, RSTART - 1) (substr($0, RSTART) - 1)} 1'"
 _EXAMPLE: Final = "A line is the path of an image, a blank, and its label, such as `images/1.jpg 3`"
 
 
@@ -102,8 +100,7 @@ class ImageList:
         self._parse(text, parser, blocks_of(text) if spans is None else blocks_between(text, spans), has_header)
         if by_name and classes is None:
             self.classes, self._class_numbers = parser.label_parser.sort_classes()
-        step = Remedy("", _SUBTRACT).text(source, head, root, whole=False)
-        parser.label_parser.require_zero(self._all_labels(), source or name, step)
+        parser.label_parser.require_zero(self._all_labels(), source or name)
         if not len(self):
             raise ListError(f"{source or name}: {self._why_nothing_is_left()}")
 
@@ -134,26 +131,21 @@ class ImageList:
     @property
     def advice(self) -> str:
         """Advice on a list that cannot be read as it is: the fault, and the words to type; empty if none is found."""
-        return "" if self._headed is None else self._advise(self._text[:_HEAD], self._headed)
-
-    def _advise(self, head: bytes, has_header: bool) -> str:
-        source = self._source or Path(self.name)
-        if b"\r" in head.rstrip() and b"\n" not in head:
-            remedy: Remedy | None = Remedy("Its lines end in CR alone", "tr '\\r' '\\n'")
-        else:
-            first = list(islice(lines_of(head), _SAMPLED_LINES + 1))
-            header = self._parser.separator.heads(first.pop(0)[1]) if has_header else None
-            refused = [(reject.line, os.fsencode(reject.path)) for reject in self.rejects[:_SAMPLED_LINES]]
-            unnamed = source.suffix.lower() in (".csv", ".tsv") and not has_header
-            remedy = named_columns(head, source) if unnamed else None
-            for some in (refused, first):
-                short = [(number, line) for number, line in some if len(line) <= _LONGEST_LINE]
-                listed = ListedLines(short, self._expected, source, self.root, header)
-                remedy = remedy or listed.remedy()
-            if remedy is None and len(self):
-                separator = self._parser.separator
-                place = ColumnPlace(separator.byte, separator.skipped, has_header)
-                remedy = find_missing(self.entries(np.zeros(1, np.int64))[0].path, self.root, place)
+        if self._headed is None:
+            return ""
+        head, source, has_header = self._text[:_HEAD], self._source or Path(self.name), self._headed
+        first = list(islice(lines_of(head), _SAMPLED_LINES + 1))
+        header = self._parser.separator.heads(first.pop(0)[1]) if has_header else None
+        refused = [(reject.line, os.fsencode(reject.path)) for reject in self.rejects[:_SAMPLED_LINES]]
+        unnamed = source.suffix.lower() in (".csv", ".tsv") and not has_header
+        remedy = named_columns(head, source) if unnamed else None
+        for some in (refused, first):
+            short = [(number, line) for number, line in some if len(line) <= _LONGEST_LINE]
+            remedy = remedy or ListedLines(short, self._expected, source, self.root, header).remedy()
+        if remedy is None and len(self):
+            separator = self._parser.separator
+            place = ColumnPlace(separator.byte, separator.skipped, has_header)
+            remedy = find_missing(self.entries(np.zeros(1, np.int64))[0].path, self.root, place)
         if remedy is None:
             return ""
         if not remedy.words and not remedy.rewrite:
@@ -163,7 +155,7 @@ class ImageList:
             remedy = replace(remedy, words=("--labels", self._expected, *remedy.words))
         if self._with_names:
             remedy = replace(remedy, words=(*remedy.words, "--classes", "FILE"))
-        return remedy.text(self._source, head, self.root)
+        return remedy.text(self._source, self.root)
 
     @property
     def _expected(self) -> str:

@@ -144,7 +144,7 @@ def require_lines(source: Path, text: bytes) -> None:
     else:
         why, command = "is one JSON document, but a list has", _objects_in(head)
     remedy = Remedy(f"{source} {why} an object on each line", f"jq -c {shlex.quote(command)}" if command else "")
-    raise UsageError(remedy.text(source, b"", source.parent, whole=False))
+    raise UsageError(remedy.text(source))
 
 
 def no_objects(source: Path, text: bytes) -> UsageError:
@@ -155,7 +155,7 @@ def no_objects(source: Path, text: bytes) -> UsageError:
         f"{source}: line {first.line}: {first.reason}, but a list has an object on each line",
         f"jq -c {shlex.quote(command)}" if command and "expected" in first.reason else "",
     )
-    return UsageError(remedy.text(source, b"", source.parent, whole=False))
+    return UsageError(remedy.text(source))
 
 
 def _ends(text: str) -> int | None:

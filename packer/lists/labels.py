@@ -64,13 +64,12 @@ class LabelParser:
             raise BadLine(f"label {values[0]} is outside the {count} class names, whose labels are 0 to {count - 1}")
         return values
 
-    def require_zero(self, labels: Iterable[object], source: object, step: str = "") -> None:
+    def require_zero(self, labels: Iterable[object], source: object) -> None:
         """Makes sure that labels do not begin at 1, with which each would get the name of the class after its own.
 
         Args:
             labels: The labels of all sound lines.
             source: The list, for the message.
-            step: How to subtract 1 from each label, to follow these words.
 
         Raises:
             ListError: A label is one too large, and none is 0.
@@ -88,7 +87,6 @@ class LabelParser:
         raise ListError(
             f"{source}: labels seem to begin at 1: {fault}, so each image would get the name of another class. To have "
             "a class 0 that nothing has, write a line before the first class name; or subtract 1 from each label"
-            f"{step}"
         )
 
     def sort_classes(self) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:

@@ -265,7 +265,7 @@ def refuse_other_file(source: Path, head: bytes) -> None:
     packed = compression(head)
     if packed in _UNPACKERS and not source.name.lower().endswith(_TARS):
         remedy = Remedy(f"{source} is compressed with {packed}", _UNPACKERS[packed])
-        raise ListError(remedy.text(source, b"", source.parent, whole=False))
+        raise ListError(remedy.text(source))
     if found := _what(source, head):
         what, instead = found
         raise ListError(f"{source} is {what}, not a list: {instead}")

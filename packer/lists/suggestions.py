@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from codecs import BOM_UTF8
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,46 +38,36 @@ class Remedy:
     rewrite: str = ""
     words: tuple[str, ...] = ()
 
-    def text(self, source: Path | None, head: bytes, root: Path | Url, *, whole: bool = True) -> str:
+    def text(self, source: Path | None, root: Path | Url | None = None) -> str:
         """Returns why, and what to type.
 
         Args:
             source: Path of the list, or None.
-            head: The beginning of its text.
-            root: Folder that its paths start from.
-            whole: False if more options are needed than are known here.
+            root: Folder that its paths start from; None if more options are needed than are known here.
         """
-        words, rewrite = shlex.join(self.words), self.rewrite
+        words, rewrite, new = shlex.join(self.words), self.rewrite, source
         if not rewrite and not words:
             return self.why
-        if source is None or (source.exists() and is_stream(source)):
+        if source is None or new is None or (source.exists() and is_stream(source)):
             steps = [f"send the list through {rewrite}"] if rewrite else []
             steps += [f"give {words}"] if words else []
             return f"{self.why}: {', and '.join(steps)}"
-        if rewrite and not _is_utf8(head):
-            rewrite = f"LC_ALL=C {rewrite}"
-        if rewrite and head.startswith(BOM_UTF8):
-            rewrite = rf"sed '1s/^\xEF\xBB\xBF//' {_quoted(source)} | {rewrite}"
-        elif rewrite:
-            rewrite += f" < {_quoted(source)}"
         if rewrite:
-            suffix = _NEW_SUFFIXES.get(self.rewrite.split()[0], source.suffix)
-            new = source.with_name(f"{source.stem}.new{suffix}")
-            rewrite, source = f"{rewrite} > {_quoted(new)} && ", new
-        if not whole:
-            step = f"Type: {rewrite.removesuffix(' && ')}, and pack {_quoted(source)} in its place" if rewrite else ""
-            return f"{self.why}. {step or f'Give {words}'}"
+            new = source.with_name(f"{source.stem}.new{_NEW_SUFFIXES.get(rewrite.split()[0], source.suffix)}")
+            rewrite = f"{rewrite} < {_quoted(source)} > {_quoted(new)}"
+        if root is None:
+            step = f"Type: {rewrite}, and pack {_quoted(new)} in its place" if rewrite else f"Give {words}"
+            return f"{self.why}. {step}"
         if "--root" not in self.words and str(root) != str(source.parent):
             words = f"{words} --root {_quoted(root)}".strip()
-        return f"{self.why}. Type: {rewrite}packtrain pack {_quoted(source)} OUT {words}".rstrip()
+        command = f"packtrain pack {_quoted(new)} OUT {words}".rstrip()
+        return f"{self.why}. Type: {f'{rewrite} && ' if rewrite else ''}{command}"
 
 
 def of_url(path: str) -> Remedy | None:
     """The remedy for a URL of a kind that packtrain does not read."""
     if not is_url(path) or is_address(path):
         return None
-    if path.lower().startswith("file://"):
-        return Remedy("The paths are URLs of files", "sed 's|file://||'")
     return Remedy(f"The paths are URLs, of which packtrain reads {known_schemes()}: copy the others to a disk")
 
 
@@ -100,7 +89,7 @@ def require_utf8(head: bytes, source: Path) -> None:
     """
     if encoding := utf_16(head):
         remedy = Remedy(f"{source} is encoded in UTF-16", f"iconv -f {encoding} -t UTF-8")
-        raise ListError(remedy.text(source, b"", source.parent, whole=False))
+        raise ListError(remedy.text(source))
 
 
 def escaped(text: str) -> str:
@@ -108,24 +97,13 @@ def escaped(text: str) -> str:
     return re.sub(r"([][\\.*^$(){}+?|])", r"\\\1", text)
 
 
-def sed(*scripts: str) -> str:
-    """The command that changes a list by these scripts."""
-    return " ".join(
-        ["sed -E", *(f"-e {shlex.quote(script)}" if scripts[1:] else shlex.quote(script) for script in scripts)]
-    )
+def sed(script: str) -> str:
+    """The command that changes a list by a script. Lists may hold bytes that are no text."""
+    return f"LC_ALL=C sed -E {shlex.quote(script)}"
 
 
 def _quoted(place: object) -> str:
     return shlex.quote(str(place))
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError as error:
-        # The end of the beginning may be in the middle of a character.
-        return error.start >= len(text) - 3
-    return True
 
 
 _FILES: Final = {".npy": "array", ".json": "json", ".txt": "text"}

@@ -142,7 +142,7 @@ class Table:
         path = self.entries(np.zeros(1, np.int64))[0].path
         place = self._rows.place_of_column(0) if self.columns and self.columns.image is not None else None
         remedy = of_url(path) or find_missing(path, self.root, place)
-        return remedy.text(self._source, b"", self.root, whole=False) if remedy else ""
+        return remedy.text(self._source) if remedy else ""
 
     def _why_nothing_is_left(self) -> str:
         if not self.lines:

@@ -18,18 +18,15 @@ REMEDY = Remedy("It is wrong", "tr a b", ("--labels", "class"))
 def test_a_pipe_cannot_be_packed_again_under_another_name(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     expected = "It is wrong: send the list through tr a b, and give --labels class"
-    assert REMEDY.text(tmp_path / "pipe", b"", tmp_path) == expected
-    assert REMEDY.text(None, b"", tmp_path) == expected
+    assert REMEDY.text(tmp_path / "pipe", tmp_path) == REMEDY.text(None, tmp_path) == expected
 
 
 def test_a_command_is_whole_and_quotes_what_needs_it(tmp_path: Path) -> None:
     source, new = tmp_path / "my list.txt", tmp_path / "my list.new.txt"
     root = Url.parse("s3://bucket/images")
-    assert REMEDY.text(source, b"", root) == (
+    assert REMEDY.text(source, root) == (
         f"It is wrong. Type: tr a b < '{source}' > '{new}' && packtrain pack '{new}' OUT --labels class --root {root}"
     )
-    assert REMEDY.text(source, b"caf\xe9.jpg 1\n", tmp_path).startswith("It is wrong. Type: LC_ALL=C tr a b < ")
-    assert REMEDY.text(source, "caf\xe9".encode()[:-1], tmp_path).startswith("It is wrong. Type: tr a b < ")
 
 
 @pytest.mark.parametrize("text", ["\u56fe.jpg 1\n" * 400, "a.jpg 1\n" + "b\0.jpg 1\n" * 7])

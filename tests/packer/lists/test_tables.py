@@ -493,7 +493,7 @@ def test_a_first_row_is_not_taken_for_names_of_columns(tmp_path: Path) -> None:
     with pytest.raises(ListError) as caught:
         read_list(tmp_path / "a.csv", LabelSpec())
     assert str(caught.value).endswith(
-        f"Type: sed -E '1i path,label,mask' < {tmp_path}/a.csv > {tmp_path}/a.new.csv && packtrain pack "
+        f"Type: LC_ALL=C sed -E '1i path,label,mask' < {tmp_path}/a.csv > {tmp_path}/a.new.csv && packtrain pack "
         f"{tmp_path}/a.new.csv OUT --image path --label label --mask mask"
     )
     (tmp_path / "train.txt").write_bytes(b"a.jpg 0\nb.jpg 1\n")
