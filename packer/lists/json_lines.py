@@ -21,9 +21,8 @@ from .suggestions import Remedy
 
 _SAMPLED_LINES: Final = 100
 _HEAD: Final = 1 << 20
-_FIRST: Final = re.compile(r'\s*([\[{])\s*(?:("(?:[^"\\]|\\.)*")\s*:\s*)?(.?)', re.DOTALL)
-"""The beginning of a JSON document: its bracket, the first key, and the first character of the first value."""
-_OF_PAIRS: Final = "{image: .[0], label: .[1]}"
+_OF_OBJECTS: Final = re.compile(r'\s*(?:\{\s*("(?:[^"\\]|\\.)*")\s*:\s*)?\[\s*\{')
+"""The beginning of a JSON document that is a list of objects, or has one under its first key."""
 
 
 class JsonLines:
@@ -142,7 +141,8 @@ def require_lines(source: Path, text: bytes) -> None:
     if (end := _ends(head.lstrip())) is not None and head.lstrip()[end:].strip():
         why, command = "has values of several lines each, but a list has", "."
     else:
-        why, command = "is one JSON document, but a list has", _objects_in(head)
+        found = _OF_OBJECTS.match(head)
+        why, command = "is one JSON document, but a list has", f".{found[1] or ''}[]" if found else ""
     remedy = Remedy(f"{source} {why} an object on each line", f"jq -c {shlex.quote(command)}" if command else "")
     raise UsageError(remedy.text(source))
 
@@ -150,12 +150,7 @@ def require_lines(source: Path, text: bytes) -> None:
 def no_objects(source: Path, text: bytes) -> UsageError:
     """The error about JSON lines of which none is an object."""
     first = next(row for row in JsonLines(text, source.name, ()) if isinstance(row, BadRow))
-    command = {"[": _OF_PAIRS, '"': "{image: .}"}.get(first.text.lstrip()[:1])
-    remedy = Remedy(
-        f"{source}: line {first.line}: {first.reason}, but a list has an object on each line",
-        f"jq -c {shlex.quote(command)}" if command and "expected" in first.reason else "",
-    )
-    return UsageError(remedy.text(source))
+    return UsageError(f"{source}: line {first.line}: {first.reason}, but a list has an object on each line")
 
 
 def _ends(text: str) -> int | None:
@@ -164,16 +159,6 @@ def _ends(text: str) -> int | None:
         return json.JSONDecoder().raw_decode(text)[1]
     except (ValueError, RecursionError):
         return None
-
-
-def _objects_in(head: str) -> str:
-    """Return the filter by which jq writes the objects of a document; empty if there is no telling."""
-    bracket, key, value = found.groups() if (found := _FIRST.match(head)) else ("", None, "")
-    if bracket == "[":
-        return ".[]" + {"[": f" | {_OF_PAIRS}", '"': " | {image: .}"}.get(value, "")
-    if key is None or value in ("", "{"):
-        return ""
-    return f".[{key}][]" if value == "[" else "to_entries[] | {image: .key, label: .value}"
 
 
 def starts_with_object(text: bytes) -> bool:

@@ -23,7 +23,7 @@ from packtrain._storage.remote.urls import Url
 from ..foreign.headers import BLOCK, BadArchive, check_sum, compression
 from ..listing import Listing
 from ..options import Columns
-from .blocks import LARGE, LargeText
+from .blocks import LARGE, LargeText, Text
 from .delimited import DelimitedRows, read_heads
 from .folder import IMAGE_SUFFIXES, list_classes, list_images
 from .image_list import ImageList
@@ -127,26 +127,23 @@ def read_list(
         form = "text" if through else _form(source)
         if columns is not None and or_lines and form == "text" and (through or not _names(source, columns)):
             columns = None
+        large = not through and form == "text" and columns is None and source.stat().st_size > LARGE
         # A pipe that has no writer yet is waited for, as by any program that reads one.
-        if not through and form == "text" and columns is None and source.stat().st_size > LARGE:
-            large = LargeText(source)
-            require_utf8(large[:_HEAD], source)
-            if not starts_with_object(large[:_HEAD]):
-                return ImageList(large, labels, name=name, root=start, classes=names, by_name=by_name, source=source)
-        text = b"" if form == "parquet" else source.read_bytes()
+        text: Text = LargeText(source) if large else b"" if form == "parquet" else source.read_bytes()
+        head = text[:_HEAD] if isinstance(text, LargeText) else text
         if through:
-            _refuse_other_stream(source, text)
+            _refuse_other_stream(source, head)
         if form != "parquet":
-            require_utf8(text, source)
-        if form == "json" or (form == "text" and text[:_HEAD].lstrip().startswith(b"[{")):
-            require_lines(source, text)
+            require_utf8(head, source)
+        if form == "json" or (form == "text" and not large and head[:_HEAD].lstrip().startswith(b"[{")):
+            require_lines(source, head)
             form = "json lines"
-        if form == "text" and starts_with_object(text):
+        if form == "text" and starts_with_object(head):
             form = "json lines"
         if columns is None:
-            _require_no_columns(source, text, form)
+            _require_no_columns(source, head, form)
             return ImageList(text, labels, name=name, root=start, classes=names, by_name=by_name, source=source)
-        rows = _rows(source, text, form, columns)
+        rows = _rows(source, head, form, columns)
         return Table(rows, columns, labels, name=name, root=start, classes=names, by_name=by_name, source=source)
 
 
@@ -240,11 +237,20 @@ def _require_list(source: Path) -> None:
 
 HEAD_BYTES: Final = 4096
 """Number of bytes of a file that `refuse_other_file` has to see."""
-_IMAGES: Final = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"II*\0", b"MM\0*", b"\0\0\0\x0cjP  ")
-_LMDB: Final = b"\xde\xc0\xef\xbe"
+_LIST: Final = "give a file with one `path label` per line, or a folder with one folder of images per class"
 _LINES: Final = "write a line with path and label for each image"
-_PICKLES: Final = (b"\2", b"\3", b"\4", b"\5")
 _EXPORT: Final = "write its images to files, and a line with path and label for each"
+_OTHERS: Final = (
+    *((0, magic, "an image", _LIST) for magic in (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a")),
+    *((0, magic, "an image", _LIST) for magic in (b"II*\0", b"MM\0*", b"\0\0\0\x0cjP  ")),
+    (8, b"WEBPVP8", "an image", _LIST),
+    (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file", _EXPORT),
+    (16, b"\xde\xc0\xef\xbe", "an LMDB database", _EXPORT),
+    (0, b"\x93NUMPY", "an array of numpy's", _LINES),
+    *((0, bytes([0x80, protocol]), "a pickle", _LINES) for protocol in range(2, 6)),
+    (0, b"PK\x03\x04", "a ZIP archive or a spreadsheet", "unpack it with `unzip`, or save it as CSV"),
+)
+"""Files that are no lists: a place, the bytes there, what that is, and what to do."""
 _UNPACK: Final = "index --unpack DIR"
 _UNPACKERS: Final = {"gzip": "gunzip", "bzip2": "bunzip2", "xz": "unxz", "zstd": "unzstd"}
 _TARS: Final = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz")
@@ -306,37 +312,19 @@ def _refuse_images_beside(listing: Path) -> None:
 
 def _what(source: Path, head: bytes) -> tuple[str, str] | None:
     """Names what a file is that is no list, and what to do with it; None for a list."""
+    found = next(((what, instead) for at, magic, what, instead in _OTHERS if head.startswith(magic, at)), None)
+    if found is None and _is_tar(head):
+        found = "a tar archive", _typed("index", source)
     of_dataset = (source.parent / PLAN).exists()
-    if of_dataset and source.name in (MANIFEST, PLAN):
-        return "a part of a packed dataset", _typed("pack", source.parent)
-    if (packed := compression(head)) is not None:
-        return _compressed(source, head, packed)
-    if _is_tar(head):
-        return "a tar archive", _typed("pack", source.parent) if of_dataset else _typed("index", source)
-    if head.startswith(_IMAGES) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP"):
-        return "an image", "give a file with one `path label` per line, or a folder with one folder of images per class"
-    shard = _typed("pack", source.parent) if of_dataset else _EXPORT
-    if head.startswith(b"\x89HDF\r\n\x1a\n"):
-        return "an HDF5 file", shard
-    if head[16:20] == _LMDB:
-        return "an LMDB database", shard
-    if head.startswith(b"\x93NUMPY"):
-        return "an array of numpy's", _LINES
-    if head[:1] == b"\x80" and head[1:2] in _PICKLES:
-        return "a pickle", _LINES
-    if head.count(0) > _MOST_NULS and not head.startswith(_PARQUET_MAGIC) and utf_16(head) is None:
+    if of_dataset and (found is not None or source.name in (MANIFEST, PLAN)):
+        return found[0] if found else "a part of a packed dataset", _typed("pack", source.parent)
+    if found is None and (packed := compression(head)) is not None:
+        is_tar = source.name.lower().endswith(_TARS)
+        instead = _typed(_UNPACK, source) if is_tar else "decompress it first"
+        return f"{'a tar archive ' * is_tar}compressed with {packed}", instead
+    if found is None and head.count(0) > _MOST_NULS and not head.startswith(_PARQUET_MAGIC) and utf_16(head) is None:
         return "a binary file", "give a file with one `path label` per line"
-    return None
-
-
-def _compressed(source: Path, head: bytes, packed: str) -> tuple[str, str]:
-    if packed == "zip" and b"[Content_Types].xml" in head:
-        return "a spreadsheet", "save it as CSV"
-    if packed == "zip":
-        return "a ZIP archive", "unpack it with `unzip`, and give the folder, or a list of the files in it"
-    if source.name.lower().endswith(_TARS):
-        return f"a tar archive compressed with {packed}", _typed(_UNPACK, source)
-    return f"compressed with {packed}", "decompress it first"
+    return found
 
 
 def _is_tar(head: bytes) -> bool:
