@@ -25,16 +25,8 @@ _USUAL: Final = re.compile(rb"(?s)(?:[0-7]{7}[\0 ]){3}(?:[0-7]{11}[\0 ]){2}.{181
 """All of these numbers, and the size, as almost everybody writes them: from byte 100 on."""
 _DECIMAL: Final = re.compile(rb"[0-9]{1,19}")
 _REGULAR: Final = frozenset(b"\x00\x30\x37")
-_LINKS: Final = {"1": "a hard link", "2": "a symbolic link"}
-_DEREFERENCE: Final = "write the archive again with `tar --dereference --hard-dereference`"
-_OTHERS: Final = {
-    "3": "a device",
-    "4": "a device",
-    "6": "a FIFO",
-    "D": "a folder of an incremental archive",
-    "M": "the rest of a file whose beginning is in another volume",
-    "S": "a sparse file",
-}
+_PLAIN: Final = "write the archive again with plain files only (`tar --dereference --hard-dereference`)"
+_CUT_OFF: Final = "not a tar archive, or cut off: its end mark, two blocks of zeros, is missing"
 _COMPRESSED: Final = {
     b"\x1f\x8b": "gzip",
     b"\x28\xb5\x2f\xfd": "zstd",
@@ -122,7 +114,7 @@ def members(source: Archive) -> Iterator[Member]:
         # The last content may lack its padding.
         block = bytes(source.view(min(place, source.size), BLOCK))
         if len(block) < BLOCK:
-            raise BadArchive(_cut_off(source, place, len(block)), place)
+            raise BadArchive(_CUT_OFF, place)
         if block == _NOTHING:
             if extended.header is not None:
                 raise BadArchive("the archive ends after a header that tells of another member", place)
@@ -130,7 +122,9 @@ def members(source: Archive) -> Iterator[Member]:
             return
         check_sum(block, place)
         header, place = place, place + BLOCK
-        kind, size = chr(block[156]), _size(block, header)
+        kind, size = chr(block[156]), _number(block[124:136], header)
+        if size < 0:
+            raise BadArchive(f"a header whose size is {size}", header)
         if kind in "LKxgX":
             content = _content(source, place, size, _MOST_NAME if kind in "LK" else _MOST_PAX, header)
             _extend(extended, kind, content, size, header)
@@ -167,13 +161,6 @@ def check_sum(block: bytes, place: int) -> None:
             _number(block[part], place)
 
 
-def _size(block: bytes, place: int) -> int:
-    size = _number(block[124:136], place)
-    if size < 0:
-        raise BadArchive(f"a header whose size is {size}", place)
-    return size
-
-
 def _number(digits: bytes, place: int) -> int:
     found = _OCTAL.fullmatch(digits)
     if found is not None:
@@ -208,26 +195,28 @@ def _content(source: Archive, place: int, size: int, most: int, header: int) -> 
     padded = -(-size // BLOCK) * BLOCK
     content = bytes(source.view(place, padded))
     if len(content) < padded:
-        raise BadArchive(_cut_off(source, place, len(content)), header)
+        raise BadArchive(_CUT_OFF, header)
     return content
 
 
 def _extend(extended: _Extended, kind: str, content: bytes, size: int, header: int) -> None:
     """Takes what a header says of the next member."""
     extended.begin("x" if kind == "X" else kind, header)
-    if kind == "g":
-        _refuse_global(_pax(content[:size], header), header)
-    elif kind == "L":
+    if kind == "L":
         name = content.partition(b"\0")[0]
         if len(name) > size:
             raise BadArchive(f"a long name that does not end where its header says, after {size} bytes", header)
         _rename(extended, name, header)
-    elif kind in "xX":
+    elif kind in "xXg":
         records = _pax(content[:size], header)
-        _refuse_sparse(records, header)
-        if (path := records.get(b"path")) is not None:
+        if any(key.startswith(b"GNU.sparse.") or key == b"SCHILY.realsize" for key in records):
+            raise BadArchive(f"a sparse file: {_PLAIN}", header)
+        path, digits = records.get(b"path"), records.get(b"size")
+        if kind == "g" and (path is not None or digits is not None):
+            raise BadArchive("a global header that gives all members the same name or size", header)
+        if path is not None:
             _rename(extended, path, header)
-        if (digits := records.get(b"size")) is not None:
+        if digits is not None:
             if not _DECIMAL.fullmatch(digits):
                 raise BadArchive(f"a header whose size is {digits[:40]!r}", header)
             extended.size = int(digits)
@@ -257,17 +246,6 @@ def _pax(content: bytes, header: int) -> dict[bytes, bytes]:
     return records
 
 
-def _refuse_sparse(records: dict[bytes, bytes], header: int) -> None:
-    if any(key.startswith(b"GNU.sparse.") or key == b"SCHILY.realsize" for key in records):
-        raise BadArchive("a sparse file: write the archive again without --sparse", header)
-
-
-def _refuse_global(records: dict[bytes, bytes], header: int) -> None:
-    _refuse_sparse(records, header)
-    if b"path" in records or b"size" in records:
-        raise BadArchive("a global header that gives all members the same name or size", header)
-
-
 def _check_file(source: Archive, name: bytes, place: int, size: int, header: int) -> None:
     if not name or name.endswith(b"/"):
         raise BadArchive(f"a file with the name {shown(name)}", header)
@@ -286,12 +264,11 @@ def _check_other(kind: str, name: bytes, size: int, header: int) -> None:
             raise BadArchive(
                 f"the folder {shown(name)} has a size of {size}: programs do not agree on what that is", header
             )
-    elif kind in _LINKS:
-        raise BadArchive(f"{shown(name)} is {_LINKS[kind]}, whose content is elsewhere: {_DEREFERENCE}", header)
     else:
-        what = _OTHERS.get(kind, f"a member of the unknown type {kind!r}")
-        remedy = "without --sparse" if kind == "S" else "with plain files only"
-        raise BadArchive(f"{shown(name)} is {what}: write the archive again {remedy}", header)
+        raise BadArchive(
+            f"{shown(name)} is no plain file, but a link, a device, a sparse file or such (type {kind!r}): {_PLAIN}",
+            header,
+        )
 
 
 def _check_end(source: Archive, place: int) -> None:
@@ -306,15 +283,7 @@ def _check_end(source: Archive, place: int) -> None:
             )
         place += len(piece)
     if place - first < 2 * BLOCK:
-        raise BadArchive(_cut_off(source, first, 0), first)
-
-
-def _cut_off(source: Archive, place: int, found: int) -> str:
-    if not source.size:
-        return "an empty file, not a tar archive"
-    if place == 0:
-        return f"not a tar archive: it has only {found} bytes"
-    return "the archive is cut off: its end mark, two blocks of zeros, is missing"
+        raise BadArchive(_CUT_OFF, first)
 
 
 def shown(name: bytes) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
@@ -17,13 +17,12 @@ from typing import Final, cast
 import numpy as np
 
 from packtrain._core.arguments import checks_names, flag, function, path_of, whole
-from packtrain._core.document import MOST_BYTES
-from packtrain._core.errors import NotThere, OutputConflict, PackError, PacktrainError, TooManyRejects, UsageError
+from packtrain._core.errors import OutputConflict, PackError, PacktrainError, TooManyRejects, UsageError
 from packtrain._core.files import file_errors, is_temporary, write_file
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, Link, Manifest, ShardInfo
 from packtrain._core.schema import Field, Schema
 from packtrain._storage.links import base_name
-from packtrain._storage.location import Location, absolute, each, lies_here, object_store, read, real
+from packtrain._storage.location import Location, absolute, each, lies_here, object_store, real
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url, place_of
 from packtrain._storage.sequential import FileState, changed
@@ -39,7 +38,7 @@ from .headers import shown
 from .plan import IndexPlan, Rules
 from .scan import Scan, ScanProgress, ScanTask, check_ends, joined, read_shard, scan_shard
 from .scan_notes import SHARD_LIST, ScanNotes, ShardList
-from .shard_files import WithObjects
+from .shard_files import WithObjects, read_if_there
 from .sources import find_shards
 from .tables import Before, Rows
 from .unpacking import unpacked_shards
@@ -207,9 +206,9 @@ def index_shards(
         if unpack is not None:
             places = unpacked_shards(places, path_of("unpack", unpack), workers=num_workers, part=part)
         if update:
-            report = _update(run, places, out, rules, base)
+            report = run.update(places, out, rules, base)
         else:
-            with _output_errors(out):
+            with file_errors(_spool(out)):
                 report = run.again(places, out, rules) or run.index(places, out, rules)
         return replace(report, dataset=named)
 
@@ -230,7 +229,7 @@ def merge_scans(out: Location, max_rejects: str | int) -> IndexReport | None:
         TooManyRejects: More samples were refused than allowed.
     """
     named, out = out, real(out)
-    with closing(object_store()) as objects, _output_errors(out):
+    with closing(object_store()) as objects, file_errors(_spool(out)):
         if (listed := ShardList.load(out, objects)) is not None:
             run = _Run(1, max_rejects, None, None, objects)
             try:
@@ -248,29 +247,9 @@ def merge_scans(out: Location, max_rejects: str | int) -> IndexReport | None:
         return None if manifest is None else replace(_complete(out, manifest, objects), dataset=named)
 
 
-@contextmanager
-def _output_errors(out: Location) -> Iterator[None]:
-    with file_errors(out if isinstance(out, Path) else Path(gettempdir())):
-        yield
-
-
-def _update(
-    run: _Run, places: Sequence[Location], out: Location, rules: Rules, base: str | os.PathLike[str] | None
-) -> IndexReport:
-    if isinstance(out, Url):
-        raise UsageError(
-            f"{out} cannot be updated: nothing replaces the files of a dataset in a store at once. Index all shards "
-            "again, to another address"
-        )
-    if rules != Rules():
-        raise UsageError(
-            "an update keeps to what the extensions meant at first: leave out `fields`, `masks`, `label` and `mode`"
-        )
-    moved = None if base is None else absolute(place_of("base", base))
-    if not (out / PLAN).exists():
-        raise OutputConflict(f"{out} is no indexed dataset: it has no {PLAN}. Leave out --update to make one")
-    with file_errors(out), only_writer(out / PLAN, shared=run.part is not None):
-        return run.update(places, out, moved)
+def _spool(out: Location) -> Path:
+    """The folder of this machine in which a dataset is built."""
+    return out if isinstance(out, Path) else Path(gettempdir())
 
 
 @dataclass(frozen=True)
@@ -381,7 +360,13 @@ class _Run:
         if before is not None:
             settled, fields = replace(settled, labels=rules.labels), before.fields_with(fields)
         names = links.shard_names(places, known)
-        parts = _rows(scans, names, settled, fields, before)
+        extensions = {rule.extension: rule.name for rule in settled.fields}
+        tables.refuse_rounded_labels(scans)
+        parts = [] if before is None else [before.rows_with(fields)]
+        line = 0 if before is None else before.manifest.lines
+        for number, (scan, name) in enumerate(zip(scans, names, strict=True), len(known)):
+            parts.append(tables.rows(scan, number, name, line, extensions, fields, settled.labels))
+            line += len(scan.keys)
         _check_rejects(parts, self.max_rejects, 0 if before is None else before.manifest.rejects)
         plan = IndexPlan(settled, listed.written_by)
         schema = Schema(fields, *tables.settle_labels(parts, None if before is None else before.manifest))
@@ -397,25 +382,40 @@ class _Run:
             notes.remove()
         return replace(_report(out, manifest, plan, scans), pins=pins)
 
-    def update(self, places: Sequence[Location], folder: Path, base: Location | None) -> IndexReport:
-        """Brings the links of a dataset up to date, and takes those shards in that it does not have."""
-        plan, old = IndexPlan.load(folder), Manifest.load(folder)
-        manifest = old if base is None else replace(old, base=base_name(base, folder))
-        known = links.shard_places(folder, manifest)
-        links.require_outside(folder, [*known, *places])
-        compared = self._compare(links.with_other_times(folder, manifest, old.base, self.objects))
-        manifest = links.with_times(manifest, compared)
-        if manifest != old:
-            write_file(folder / MANIFEST, [manifest.dump()])
-        there = {real(place) for place in known}
-        if new := [place for place in places if real(place) not in there]:
-            report = self.index(new, folder, plan.rules, len(manifest.shards))
-        else:
-            remove_abandoned(folder)
-            report = _report(folder, manifest, plan, [])
+    def update(
+        self, places: Sequence[Location], folder: Location, rules: Rules, base: str | os.PathLike[str] | None
+    ) -> IndexReport:
+        """Brings the times in a dataset up to date, and takes those shards in that it does not have."""
+        if isinstance(folder, Url):
+            raise UsageError(
+                f"{folder} cannot be updated: nothing replaces the files of a dataset in a store at once. Index all "
+                "shards again, to another address"
+            )
+        if rules != Rules():
+            raise UsageError(
+                "an update keeps to what the extensions meant at first: leave out `fields`, `masks`, `label` and `mode`"
+            )
+        moved = None if base is None else absolute(place_of("base", base))
+        if not (folder / PLAN).exists():
+            raise OutputConflict(f"{folder} is no indexed dataset: it has no {PLAN}. Leave out --update to make one")
+        with file_errors(folder), only_writer(folder / PLAN, shared=self.part is not None):
+            plan, old = IndexPlan.load(folder), Manifest.load(folder)
+            manifest = old if moved is None else replace(old, base=base_name(moved, folder))
+            known = links.shard_places(folder, manifest)
+            links.require_outside(folder, [*known, *places])
+            compared = self._compare(links.with_other_times(folder, manifest, old.base, self.objects))
+            manifest = links.with_times(manifest, compared)
+            if manifest != old:
+                write_file(folder / MANIFEST, [manifest.dump()])
+            there = {real(place) for place in known}
+            if new := [place for place in places if real(place) not in there]:
+                report = self.index(new, folder, plan.rules, len(manifest.shards))
+            else:
+                remove_abandoned(folder)
+                report = _report(folder, manifest, plan, [])
         return replace(report, compared=len(compared))
 
-    def _compare(self, tasks: Sequence[links.Comparison]) -> list[links.Compared]:
+    def _compare(self, tasks: Sequence[links.Comparison]) -> dict[int, FileState]:
         """Reads old shards whose time has changed."""
         total, done = sum(task.shard.bytes for task in tasks), 0
 
@@ -425,7 +425,7 @@ class _Run:
             if self.on_progress is not None:
                 self.on_progress(IndexProgress(done, total, 0))
 
-        return list(
+        return dict(
             run_tasks(WithObjects(links.compare), tasks, workers=min(self.workers, len(tasks)), on_progress=advance)
         )
 
@@ -468,11 +468,9 @@ def _require_free(out: Location, objects: Objects) -> None:
 
 def _manifest_at(out: Location, objects: Objects) -> Manifest | None:
     """Reads the manifest of an indexed dataset; None if there is none."""
-    try:
-        manifest = Manifest.parse(read(out / MANIFEST, MOST_BYTES, objects), out / MANIFEST)
-    except (FileNotFoundError, NotADirectoryError, NotThere):
-        return None
-    return None if manifest.base is None else manifest
+    data = read_if_there(out / MANIFEST, objects)
+    manifest = None if data is None else Manifest.parse(data, out / MANIFEST)
+    return None if manifest is None or manifest.base is None else manifest
 
 
 def _complete(out: Location, manifest: Manifest, objects: Objects) -> IndexReport:
@@ -480,21 +478,6 @@ def _complete(out: Location, manifest: Manifest, objects: Objects) -> IndexRepor
     if isinstance(out, Path):
         remove_abandoned(out)
     return replace(_report(out, manifest, IndexPlan.load(out, objects), []), complete_before=True)
-
-
-def _rows(
-    scans: Sequence[Scan], names: Sequence[str], rules: Rules, fields: Sequence[Field], before: Before | None
-) -> list[Rows]:
-    """The rows of the dataset: those of before, and those of each new shard."""
-    extensions = {rule.extension: rule.name for rule in rules.fields}
-    parts = [] if before is None else [before.rows_with(fields)]
-    line = 0 if before is None else before.manifest.lines
-    tables.refuse_rounded_labels(scans)
-    known = 0 if before is None else len(before.manifest.shards)
-    for number, (scan, name) in enumerate(zip(scans, names, strict=True), known):
-        parts.append(tables.rows(scan, number, name, line, extensions, fields, rules.labels))
-        line += len(scan.keys)
-    return parts
 
 
 def _check_rejects(parts: Sequence[Rows], max_rejects: str | int, before: int) -> None:

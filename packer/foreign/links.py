@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -43,19 +43,6 @@ class Comparison:
 
     def __str__(self) -> str:
         return f"comparing {self.place}"
-
-
-@dataclass(frozen=True)
-class Compared:
-    """A shard whose bytes are those that were indexed.
-
-    Attributes:
-        number: Number of the shard.
-        state: What it is like now.
-    """
-
-    number: int
-    state: FileState
 
 
 def shard_places(folder: Location, manifest: Manifest) -> list[Location]:
@@ -112,15 +99,9 @@ def with_other_times(folder: Location, manifest: Manifest, before: str | None, o
     places = shard_places(folder, manifest)
     for number, (state, shard) in enumerate(zip(file_states(places, objects), manifest.shards, strict=True)):
         if isinstance(state, Exception):
-            hint = (
-                ""
-                if before is None
-                else (
-                    ". It is in the dataset: if the shards were moved, add `--base DIR`, where DIR is the new place of "
-                    f"{before if is_url(before) else os.path.normpath(Path(folder) / before)}"
-                )
-            )
-            raise unreadable(places[number], state, hint) from state
+            hint = ". It is in the dataset: if the shards were moved, add `--base DIR`, where DIR is the new place of "
+            was = before if before is None or is_url(before) else os.path.normpath(Path(folder) / before)
+            raise unreadable(places[number], state, f"{hint}{was}" if was else "") from state
         if shard.link is None or state.bytes != shard.bytes:
             raise _other_bytes(places[number])
         if (state.modified_ns, state.etag) != (shard.link.modified_ns, shard.link.etag):
@@ -144,8 +125,8 @@ def require_unchanged(out: Location, manifest: Manifest, objects: Objects) -> No
     )
 
 
-def compare(task: Comparison, report: Callable[[int], None], objects: Objects) -> Compared:
-    """Reads a shard, and returns its present state. Reports 0 when it begins, and the number of bytes read at the end.
+def compare(task: Comparison, report: Callable[[int], None], objects: Objects) -> tuple[int, FileState]:
+    """Reads a shard. Returns its number and its present state, and reports the number of bytes read: 0 at first.
 
     Raises:
         PackError: It cannot be read, or its bytes are not those that were indexed.
@@ -161,17 +142,16 @@ def compare(task: Comparison, report: Callable[[int], None], objects: Objects) -
     if found != task.shard.crc32c:
         raise _other_bytes(task.place)
     report(task.shard.bytes)
-    return Compared(task.number, state)
+    return task.number, state
 
 
-def with_times(manifest: Manifest, compared: Sequence[Compared]) -> Manifest:
-    """The manifest with the present times of these shards."""
+def with_times(manifest: Manifest, states: Mapping[int, FileState]) -> Manifest:
+    """The manifest with the present times of these shards, by their numbers."""
     shards = list(manifest.shards)
-    for shard in compared:
-        link = shards[shard.number].link
+    for number, state in states.items():
+        link = shards[number].link
         assert link is not None
-        now = Link(link.path, shard.state.modified_ns, shard.state.etag)
-        shards[shard.number] = replace(shards[shard.number], link=now)
+        shards[number] = replace(shards[number], link=Link(link.path, state.modified_ns, state.etag))
     return replace(manifest, shards=tuple(shards))
 
 

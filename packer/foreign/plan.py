@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Final, Self
 
 from packtrain._core.arguments import choice, unexpected
-from packtrain._core.document import MOST_BYTES, dump_document, parse_document, read_document
-from packtrain._core.errors import NotThere, OutputConflict, UsageError
+from packtrain._core.document import dump_document, parse_document, read_document
+from packtrain._core.errors import OutputConflict, UsageError
 from packtrain._core.kinds import KINDS
 from packtrain._core.manifest import PLAN, VERSION
 from packtrain._core.options import PIXEL_MODES
@@ -20,10 +20,11 @@ from packtrain._core.problems import reading
 from packtrain._core.schema import IMAGE, LABEL, RESERVED, FieldName, check_name
 from packtrain._core.suggestions import did_you_mean
 from packtrain._core.typed import Form, OneOf
-from packtrain._storage.location import Location, read
+from packtrain._storage.location import Location
 from packtrain._storage.remote.objects import Objects
 
 from ..plan import require_same_terms
+from .shard_files import read_if_there
 
 _IMAGES: Final = (
     *("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "pnm"),
@@ -219,18 +220,10 @@ class Rules:
             alike = len({kinds[extension] for extension in group}) == 1 and kinds[group[0]] in _ALTERNATIVES
             for extension in group:
                 keep = extension in own or (not chosen and (alike or len(group) == 1))
-                names[extension] = self._checked(name if keep else fit(extension), kinds[extension])
-        self._require_apart(names, kinds)
-        return names
-
-    @staticmethod
-    def _checked(name: str, kind: str) -> str:
-        if name == IMAGE and kind != "image":
-            return f"{IMAGE}_"
-        return name if name == IMAGE else check_name(name)
-
-    @staticmethod
-    def _require_apart(names: Mapping[str, str], kinds: Mapping[str, str]) -> None:
+                own_name = name if keep else fit(extension)
+                if own_name == IMAGE and kinds[extension] != "image":
+                    own_name = f"{IMAGE}_"
+                names[extension] = own_name if own_name == IMAGE else check_name(own_name)
         first: dict[str, str] = {}
         for extension, name in names.items():
             other = first.setdefault(name, extension)
@@ -239,6 +232,7 @@ class Rules:
                     f"the extensions {other!r} and {extension!r} would both be the field {name!r}: name one of them "
                     f"with --field NAME={extension}"
                 )
+        return names
 
 
 def fit(text: str) -> str:
@@ -314,11 +308,10 @@ class IndexPlan:
             RemoteError: The object store does not answer as it should.
         """
         path = folder / PLAN
-        try:
-            with reading(Path(path), missing=False):
-                data = read(path, MOST_BYTES, objects)
-        except (FileNotFoundError, NotADirectoryError, NotThere) as error:
-            raise OutputConflict(f"{folder} is not an indexed dataset: it has no {PLAN}") from error
+        with reading(Path(path), missing=False):
+            data = read_if_there(path, objects)
+        if data is None:
+            raise OutputConflict(f"{folder} is not an indexed dataset: it has no {PLAN}")
         body = read_document(data, path, newest=VERSION)
         if body.get("made_by") != _INDEX:
             raise OutputConflict(f"{folder} holds a dataset that was packed: index into another folder")

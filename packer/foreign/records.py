@@ -13,14 +13,15 @@ from packtrain._codec.values import decode_json, parse_npy
 from packtrain._core.errors import MissingDependency, UsageError
 from packtrain._core.schema import Field, check_array
 
-from ..lists.labels import LARGEST_FLOAT32
+from ..lists.labels import LARGEST_FLOAT32, BadLine, parse_int
 from .shard_files import LARGEST_VIEW
 
 _ORIENTATION: Final = 0x0112
 _MOST_LABEL: Final = 64 * 1024
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 _INT64: Final = range(-(1 << 63), 1 << 63)
-_DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 Label = int | float | str
 
@@ -151,13 +152,12 @@ def plain_label(data: memoryview) -> int:
     Raises:
         Unfit: It is something else.
     """
+    text = bytes(data[:_MOST_LABEL]).strip()
     try:
-        text = str(data[:_MOST_LABEL], "utf-8").strip()
-    except UnicodeDecodeError as error:
-        raise Unfit(f"a label must be a text ({error})") from error
-    if not _DECIMAL.fullmatch(text) or int(text) not in _INT64:
-        raise Unfit(f"a label must be a whole number, and this is {text[:40]!r}")
-    return int(text)
+        return parse_int(text)
+    except BadLine:
+        found = text.decode("utf-8", "backslashreplace")[:40]
+        raise Unfit(f"a label must be a whole number, and this is {found!r}") from None
 
 
 def json_label(value: object, key: str) -> Label:
@@ -175,21 +175,13 @@ def json_label(value: object, key: str) -> Label:
         return str(value).lower()
     if not isinstance(value, int | float | str):
         raise Unfit(f"its {key!r}, which is to be the label, is neither a number nor a text")
-    if isinstance(value, str) and not _is_utf8(value):
+    if isinstance(value, str) and _SURROGATE.search(value):
         raise Unfit(f"its {key!r}, which is to be the label, holds half of a surrogate pair")
     if isinstance(value, float) and not abs(value) <= LARGEST_FLOAT32:
         raise Unfit(f"its {key!r}, which is to be the label, is not a finite number that float32 holds")
     if isinstance(value, int) and value not in _INT64:
         raise Unfit(f"its {key!r}, which is to be the label, does not fit 64 bits")
     return value
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def array_field(data: memoryview, size: int) -> Field:

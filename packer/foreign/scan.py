@@ -7,7 +7,7 @@ import json
 from array import array
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -283,39 +283,79 @@ def check_ends(place: Location, objects: Objects) -> str | None:
 
 
 class _Scanner:
+    """Puts the members of a shard together to samples, in the order in which they come, and looks at each."""
+
     def __init__(self, task: ScanTask, file: SequentialFile, report: Callable[[ScanProgress], None]) -> None:
         self._task = task
         self._file = file
         self._before = file.state()
         self._pieces = SlidingWindow(file, self._before.bytes)
         self._report = report
-        self._grouping = Grouping()
+        # Offset of the first header of each sample, by key, and of each member of the last sample, by extension.
+        self._samples: dict[bytes, int] = {}
+        self._members: dict[str, int] = {}
+        self._last: bytes | None = None
+        self._left_out = 0
         self._found: dict[str, Found] = {}
         self._labels: dict[int, Label] = {}
         self._unfit: dict[int, str] = {}
 
     def scan(self) -> Scan:
-        grouping = self._grouping
         for count, member in enumerate(members(self._pieces)):
             if count % _REPORT_MEMBERS == 0:
-                self._report(ScanProgress(self._task.number, member.offset, len(grouping.keys)))
-            if (place := grouping.add(member.name, member.header)) is not None:
-                self._take(*place, member)
+                self._report(ScanProgress(self._task.number, member.offset, len(self._samples)))
+            if (parts := split_name(member.name)) is None:
+                self._left_out += 1
+            else:
+                self._group(*parts, member)
+                self._take(len(self._samples) - 1, parts.extension, member)
         checksum = self._pieces.finish()
         if self._file.state() != self._before:
             raise changed(self._task.location)
         return Scan(
             state=self._before,
             crc32c=checksum,
-            keys=grouping.keys,
+            keys=list(self._samples),
             found=self._found,
             labels=self._labels,
             unfit=self._unfit,
-            left_out=grouping.left_out,
+            left_out=self._left_out,
         )
+
+    def _group(self, key: bytes, extension: str, member: Member) -> None:
+        """Finds out whether a member begins a sample.
+
+        Raises:
+            BadArchive: A sample has two members with this extension, or its members are not adjacent.
+        """
+        header = member.header
+        if key != self._last:
+            if (before := self._samples.get(key)) is not None:
+                raise BadArchive(
+                    f"{shown(member.name)} belongs to the sample {shown(key)}, which began at byte {before}, but "
+                    "another sample lies between them, or its name is there twice: sort the members by name (`tar "
+                    "--sort=name`), and give each sample a key of its own",
+                    header,
+                )
+            self._samples[key], self._last = header, key
+            self._members.clear()
+        elif (twice := self._members.get(extension)) is not None:
+            raise BadArchive(
+                f"{shown(member.name)} is there twice (letter case does not count): the other one is at byte {twice}",
+                header,
+            )
+        self._members[extension] = header
 
     def _take(self, sample: int, extension: str, member: Member) -> None:
         if (found := self._found.get(extension)) is None:
+            if len(self._found) == MOST_EXTENSIONS:
+                examples = ", ".join(repr(name) for name in list(self._found)[:3])
+                raise BadArchive(
+                    f"{shown(member.name)} has the {MOST_EXTENSIONS + 1}th extension, after {examples} and others: the "
+                    "extension begins at the first dot of a name, so the keys of samples must not have dots. Replace "
+                    "the dots in the keys",
+                    member.header,
+                )
             found = self._found[extension] = Found(Extension(extension, self._task.rules.kind(extension)))
         kind = found.extension.kind
         facts: ImageFacts | Field | None = None
@@ -377,72 +417,3 @@ def split_name(name: bytes) -> Name | None:
     if len(first) > 3 and first.startswith(b"__") and first.endswith(b"__"):
         return None
     return Name(folder + slash + stem, extension.decode("utf-8", "backslashreplace").lower())
-
-
-@dataclass
-class Grouping:
-    """Puts the members of a shard together to samples, in the order in which they come.
-
-    Attributes:
-        keys: Key of each sample.
-        headers: Offset of the first header of each sample.
-        extensions: Where each extension was found first, by extension.
-        left_out: Number of members that belong to no sample.
-    """
-
-    keys: list[bytes] = field(default_factory=list)
-    headers: list[int] = field(default_factory=list)
-    extensions: dict[str, int] = field(default_factory=dict)
-    left_out: int = 0
-    _samples: dict[bytes, int] = field(default_factory=dict)
-    _members: dict[str, int] = field(default_factory=dict)
-
-    def add(self, name: bytes, header: int) -> tuple[int, str] | None:
-        """Takes the next member. Returns the number of its sample, and its extension; None if it belongs to none.
-
-        Args:
-            name: Name of the member.
-            header: Offset of its header.
-
-        Raises:
-            BadArchive: A sample has two members with this extension, or its members are not adjacent, or there are so
-                many extensions that keys must have dots in them.
-        """
-        if (parts := split_name(name)) is None:
-            self.left_out += 1
-            return None
-        key, extension = parts
-        if not self.keys or key != self.keys[-1]:
-            if (before := self._samples.get(key)) is not None:
-                raise BadArchive(
-                    f"{shown(name)} belongs to the sample {shown(key)}, which began at byte {self.headers[before]}, "
-                    "but another sample lies between them, or its name is there twice: sort the members by name (`tar "
-                    "--sort=name`), and give each sample a key of its own",
-                    header,
-                )
-            self._samples[key] = len(self.keys)
-            self.keys.append(key)
-            self.headers.append(header)
-            self._members.clear()
-        elif (twice := self._members.get(extension)) is not None:
-            raise BadArchive(
-                f"{shown(name)} is there twice (letter case does not count): the other one is at byte {twice}", header
-            )
-        self._members[extension] = header
-        if extension not in self.extensions:
-            self._take_extension(extension, name, header)
-        return len(self.keys) - 1, extension
-
-    def _take_extension(self, extension: str, name: bytes, header: int) -> None:
-        if len(self.extensions) == MOST_EXTENSIONS:
-            raise BadArchive(f"{shown(name)} has {too_many_extensions(self.extensions)}", header)
-        self.extensions[extension] = header
-
-
-def too_many_extensions(known: dict[str, int]) -> str:
-    """Describe one more extension than there may be."""
-    examples = ", ".join(repr(name) for name in list(known)[:3])
-    return (
-        f"the {MOST_EXTENSIONS + 1}th extension, after {examples} and others: the extension begins at the first dot "
-        "of a name, so the keys of samples must not have dots. Replace the dots in the keys"
-    )

@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Final, Self
 
-from packtrain._core.document import MOST_BYTES, dump_document, parse_document, read_document
-from packtrain._core.errors import NotThere, OutputConflict, PackError
+from packtrain._core.document import dump_document, parse_document, read_document
+from packtrain._core.errors import OutputConflict, PackError
 from packtrain._core.files import make_folder
 from packtrain._core.manifest import VERSION, Count
 from packtrain._storage.location import Location, lies_here, names_in, object_store, read, remove, write
 from packtrain._storage.remote.objects import Objects
-from packtrain._storage.remote.urls import Url, place_of
+from packtrain._storage.remote.urls import place_of
 from packtrain._storage.sequential import FileState, file_states
 
 from ..notes import PARTS, make_parts
 from ..publishing import LOCK, only_writer
 from .plan import Rules
 from .scan import Scan, note_name
-from .shard_files import unreadable
+from .shard_files import read_if_there, unreadable
 
 SHARD_LIST: Final = "shards.json"
 """File in ``parts`` that holds the list."""
@@ -64,11 +65,8 @@ class ShardList:
             RemoteError: The object store does not answer as it should.
         """
         path = out / PARTS / SHARD_LIST
-        try:
-            data = read(path, MOST_BYTES, objects)
-        except (FileNotFoundError, NotADirectoryError, NotThere):
-            return None
-        return parse_document(cls, read_document(data, path, newest=VERSION), path)
+        data = read_if_there(path, objects)
+        return None if data is None else parse_document(cls, read_document(data, path, newest=VERSION), path)
 
     @contextmanager
     def working(self, out: Location, objects: Objects, *, shared: bool) -> Iterator[ScanNotes]:
@@ -82,31 +80,24 @@ class ShardList:
         Raises:
             OutputConflict: Another process works there; or a part has another list than those before it.
         """
-        with _lock(out, shared=shared):
-            body = {"version": VERSION, **asdict(self)}
-            path = out / PARTS / SHARD_LIST
-            if not write(path, dump_document(body), objects, new=True) and self.load(out, objects) != self:
+        path = out / PARTS / SHARD_LIST
+        with ExitStack() as stack:
+            # Object stores have no locks.
+            if isinstance(out, Path):
+                make_folder(out)
+                make_parts(out)
+                lock = out / PARTS / LOCK
+                lock.touch()
+                stack.enter_context(only_writer(lock, shared=shared))
+            data = dump_document({"version": VERSION, **asdict(self)})
+            if not write(path, data, objects, new=True) and self.load(out, objects) != self:
                 if shared:
                     raise OutputConflict(
                         f"{out} is being indexed with other shards or other options: give each part the same, or "
                         "remove the folder to begin again"
                     )
-                write(path, dump_document(body), objects)
+                write(path, data, objects)
             yield ScanNotes(out, self, objects)
-
-
-@contextmanager
-def _lock(out: Location, *, shared: bool) -> Iterator[None]:
-    """Keeps others away from a folder of this machine. Object stores have no locks."""
-    if isinstance(out, Url):
-        yield
-        return
-    make_folder(out)
-    make_parts(out)
-    lock = out / PARTS / LOCK
-    lock.touch()
-    with only_writer(lock, shared=shared):
-        yield
 
 
 class ScanNotes:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 from crc32c import crc32c
 
-from packtrain._core.errors import PackError, RemoteError
+from packtrain._core.document import MOST_BYTES
+from packtrain._core.errors import NotThere, PackError, RemoteError
 from packtrain._core.files import MiB
 from packtrain._core.problems import reason
-from packtrain._storage.location import Location, object_store
+from packtrain._storage.location import Location, object_store, read
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.sequential import SequentialFile
 
-Task = TypeVar("Task")
-Report = TypeVar("Report")
-Result = TypeVar("Result")
 WINDOW: Final = 4 * MiB
 LARGEST_VIEW: Final = 64 * MiB
 """The most that is in memory of a file, however large its members are."""
@@ -32,21 +30,29 @@ def unreadable(place: Location, error: OSError | RemoteError, hint: str = "") ->
     return PackError(f"{place} cannot be read: {reason(error)}{hint}")
 
 
-class WithObjects(Generic[Task, Report, Result]):
+def read_if_there(place: Location, objects: Objects | None) -> bytes | None:
+    """Reads a document; None if it is not there."""
+    try:
+        return read(place, MOST_BYTES, objects)
+    except (FileNotFoundError, NotADirectoryError, NotThere):
+        return None
+
+
+class WithObjects:
     """A function for workers that is also given an object store, of which a worker has one for all of its tasks.
 
     Args:
         function: The function, which can be pickled.
     """
 
-    def __init__(self, function: Callable[[Task, Callable[[Report], None], Objects], Result]) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._objects: Objects | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return WithObjects, (self._function,)
 
-    def __call__(self, task: Task, report: Callable[[Report], None]) -> Result:
+    def __call__(self, task: object, report: Callable[[Any], None]) -> Any:
         """Does a task."""
         self._objects = self._objects or object_store(patient=True)
         return self._function(task, report, self._objects)

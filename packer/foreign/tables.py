@@ -80,7 +80,18 @@ class Before:
             DatasetError: It is not sound.
         """
         plan, manifest = IndexPlan.load(folder), Manifest.load(folder)
-        return cls(folder, manifest, plan, _rows(folder, manifest))
+        index = Index.of(folder, manifest)
+        columns = ShardColumns.from_index(index, manifest.schema)
+        columns.arrays["shard"] = index["shard"]
+        labels: list[Label] | None = None
+        if manifest.labels.kind != "none":
+            labels = numbers = columns.arrays.pop("label").tolist()
+            if (names := manifest.classes) is not None:
+                if min(numbers) < 0 or max(numbers) >= len(names):
+                    why = f"{folder} has labels without a class: there are {len(names)} classes"
+                    raise CorruptFile(why, file=INDEX)
+                labels = [names[number] for number in numbers]
+        return cls(folder, manifest, plan, Rows(columns, labels, read_rejects(folder, manifest)))
 
     def shards(self) -> list[tuple[Location, ShardInfo]]:
         """Its shards, and where they lie."""
@@ -271,18 +282,3 @@ def settle_labels(parts: Sequence[Rows], before: Manifest | None) -> tuple[Label
     if before is not None and (spec, classes is None) != (before.labels, before.classes is None):
         raise PackError(f"the labels of the new shards are of another type than those of the dataset. {AGAIN}")
     return spec, classes
-
-
-def _rows(folder: Path, manifest: Manifest) -> Rows:
-    index = Index.of(folder, manifest)
-    columns = ShardColumns.from_index(index, manifest.schema)
-    columns.arrays["shard"] = index["shard"]
-    labels: list[Label] | None = None
-    if manifest.labels.kind != "none":
-        labels = numbers = columns.arrays.pop("label").tolist()
-        if manifest.classes is not None:
-            names = manifest.classes
-            if min(numbers) < 0 or max(numbers) >= len(names):
-                raise CorruptFile(f"{folder} has labels without a class: there are {len(names)} classes", file=INDEX)
-            labels = [names[number] for number in numbers]
-    return Rows(columns, labels, read_rejects(folder, manifest))

@@ -18,13 +18,13 @@ from typing import IO, Any, Final
 from packtrain._core.errors import MissingDependency, PackError, ShardFailed, UsageError
 from packtrain._core.files import MiB, file_errors, make_folder, remove_temporaries, write_file
 from packtrain._core.opening import open_regular
-from packtrain._core.problems import reason
 from packtrain._storage.location import Location
 from packtrain._storage.remote.urls import Url
 
 from ..engine import run_tasks
 from ..parts import Part
 from .headers import BLOCK, BadArchive, check_sum, compression
+from .shard_files import unreadable
 
 _PIECE: Final = MiB
 _MOST_OF_SMALL: Final = 256 * MiB
@@ -109,11 +109,13 @@ def _pieces(shard: Path) -> Iterator[bytes]:
         try:
             with _decompressed(file, kind, shard) as content:
                 yield from _bounded(content, shard, os.fstat(file.fileno()).st_size)
-        except damaged as error:
-            raise _damaged(shard, error) from error
-        except OSError as error:
+        except (OSError, *damaged) as error:
             # bz2 says with an OSError without a number that its data is invalid.
-            raise _damaged(shard, error) if error.errno is None else _unreadable(shard, error) from error
+            if isinstance(error, OSError) and error.errno is not None:
+                raise unreadable(shard, error) from error
+            raise PackError(
+                f"{shard} is damaged: it cannot be decompressed ({error}). Write or copy it again, or leave it out"
+            ) from error
 
 
 def _bounded(content: Any, shard: Path, size: int) -> Iterator[bytes]:
@@ -175,7 +177,7 @@ def _compression(shard: Path) -> str | None:
         with os.fdopen(open_regular(shard), "rb", buffering=0) as file:
             return compression(file.read(_MAGIC_BYTES))
     except OSError as error:
-        raise _unreadable(shard, error) from error
+        raise unreadable(shard, error) from error
 
 
 def _is_there(target: Path, shard: Path) -> bool:
@@ -183,13 +185,3 @@ def _is_there(target: Path, shard: Path) -> bool:
         return os.lstat(target).st_mtime_ns == os.stat(shard).st_mtime_ns
     except OSError:
         return False
-
-
-def _unreadable(shard: Path, error: OSError) -> PackError:
-    return PackError(f"{shard} cannot be read: {reason(error)}")
-
-
-def _damaged(shard: Path, error: Exception) -> PackError:
-    return PackError(
-        f"{shard} is damaged: it cannot be decompressed ({error}). Write or copy it again, or leave it out"
-    )
