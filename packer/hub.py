@@ -22,6 +22,15 @@ _FORM: Final = re.compile(
 _COMMIT: Final = re.compile("[0-9a-f]{40}")
 _ALIASES: Final = {"~parquet": "refs/convert/parquet"}
 _WILD: Final = {r"\*\*/": "(?:.*/)?", r"\*": "[^/]*", r"\?": "[^/]"}
+_REFUSALS: Final = {
+    "RevisionNotFoundError": "has no revision {address.revision}: name another, or none",
+    "GatedRepoError": "is for those who have accepted its terms. Accept them on its page, then log in with `hf auth "
+    "login`, or set HF_TOKEN",
+    "RepositoryNotFoundError": "is not at {hub}, or it is private. Mend the name; or log in with `hf auth login`, or "
+    "set HF_TOKEN",
+    "EntryNotFoundError": "has no folder {folder}: mend the address",
+}
+"""Errors of huggingface_hub, and what they say of a dataset. The first that fits counts."""
 
 
 @dataclass(frozen=True)
@@ -119,41 +128,24 @@ class HubAddress:
     @contextmanager
     def _errors(self, hub: Any) -> Iterator[None]:
         """Turns errors of huggingface_hub, which raises those of several libraries, into our own."""
-        errors = hub.errors
         try:
             yield
         except (PacktrainError, MemoryError):
             raise
-        except errors.HFValidationError as error:
+        except hub.errors.HFValidationError as error:
             raise UsageError(f"{self} is not the address of a dataset: {error}") from error
-        except errors.RevisionNotFoundError as error:
-            raise ListError(
-                f"dataset {self.repository} has no revision {self.revision}: name another, or none"
-            ) from error
-        except errors.GatedRepoError as error:
-            raise ListError(
-                f"dataset {self.repository} is for those who have accepted its terms. Accept them on its page, then "
-                "log in with `hf auth login`, or set HF_TOKEN"
-            ) from error
-        except errors.RepositoryNotFoundError as error:
-            raise ListError(
-                f"there is no dataset {self.repository} at {hub.constants.ENDPOINT}, or it is private. Mend the name; "
-                "or log in with `hf auth login`, or set HF_TOKEN"
-            ) from error
-        except errors.LocalEntryNotFoundError as error:
-            raise _unreachable(hub, error) from error
-        except errors.EntryNotFoundError as error:
-            raise ListError(f"dataset {self.repository} has no folder {self._start()}: mend the address") from error
         except Exception as error:
-            raise _unreachable(hub, error) from error
-
-
-def _unreachable(hub: Any, error: Exception) -> RemoteError:
-    why = (str(error) or type(error).__name__).strip().splitlines()[0]
-    return RemoteError(
-        f"{hub.constants.ENDPOINT} cannot be reached, or does not answer as it should: {why}. Try again later, name a "
-        "mirror in HF_ENDPOINT, or pack files that you have fetched elsewhere"
-    )
+            # What is not in the cache, and cannot be fetched, is an entry that is not found, too.
+            unreachable = isinstance(error, hub.errors.LocalEntryNotFoundError)
+            for name, refusal in () if unreachable else _REFUSALS.items():
+                if isinstance(error, getattr(hub.errors, name)):
+                    why = refusal.format(address=self, folder=self._start(), hub=hub.constants.ENDPOINT)
+                    raise ListError(f"dataset {self.repository} {why}") from error
+            why = (str(error) or type(error).__name__).strip().splitlines()[0]
+            raise RemoteError(
+                f"{hub.constants.ENDPOINT} cannot be reached, or does not answer as it should: {why}. Try again later, "
+                "name a mirror in HF_ENDPOINT, or pack files that you have fetched elsewhere"
+            ) from error
 
 
 def _require_hub() -> Any:

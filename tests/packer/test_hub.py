@@ -173,7 +173,7 @@ def test_a_private_dataset_takes_a_token(hub: Hub, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        (f"{NAME}x", "there is no dataset owner/fishx at http://127.0.0.1"),
+        (f"{NAME}x", "dataset owner/fishx is not at http://127.0.0.1"),
         (f"{NAME}@v9/data", "has no revision v9"),
         (f"{NAME}/none/*.parquet", "has no folder none"),
         (f"{NAME}/data/val-*.parquet", "names no Parquet file"),
