@@ -168,7 +168,7 @@ def append(
             classes=like.classes if classes is None else classes,
             root=None if root is None else path_of("root", root),
         )
-        with open_listing(listed, place.folder, place.address, options, on_warning) as (images, options, before):
+        with open_listing(listed, place.folder, options, on_warning) as (images, options, before):
             plan = plan_shards(outline_plan(images, options), images)
             if place.has_packed(newest, plan):
                 return ChangeReport(place.address, newest.number, newest.records, dry_run=dry_run)

@@ -154,7 +154,7 @@ def pack(
     with output_at(target, spool) as output:
         with file_errors(output.folder):
             require_usable(output.folder)
-        with open_listing(given, output.folder, output.address, options, on_warning, function) as (
+        with open_listing(given, output.folder, options, on_warning, function) as (
             images,
             options,
             before,
@@ -258,7 +258,6 @@ def _guard(images: Listing, max_rejects: str | int, before: int) -> RejectGuard:
 def open_listing(
     source: Path | Url | HubAddress | Items,
     out: Path,
-    address: Path | Url,
     options: PackOptions,
     on_warning: Callable[[str], None] | None = None,
     function: Callable[[Any], Any] | None = None,
@@ -268,7 +267,6 @@ def open_listing(
     Args:
         source: The list, the image folder or the dataset; or inputs.
         out: Folder that is left out of an image folder.
-        address: What messages call it.
         options: What is asked for.
         on_warning: See `pack`.
         function: Makes a sample of an input, see `pack`.
@@ -304,7 +302,7 @@ def open_listing(
             allow_empty=options.allow_empty,
         )
         folders = images.classes if options.classes is None and path.is_dir() else None
-        if on_warning is not None and folders and (doubt := doubt_classes(path, folders, str(address))):
+        if on_warning is not None and folders and (doubt := doubt_classes(path, folders)):
             on_warning(doubt)
         yield images, options, 0
 

@@ -79,17 +79,15 @@ class ListedLines:
             if suggested:
                 return self._labels(suggested)
         if self.header is not None:
-            return self._by_columns(self.header[0], cells)
+            names = self.header[0][-len(cells) :]
+            fits = len(names) == len(cells)
+            return Remedy("Say which columns to pack", "", self._named(names, cells)) if fits else None
         names = self._names(cells)
         at = next(place for place, cell in enumerate(cells) if _is_image(cell))
         why = f"Line {number} has {len(cells)} columns, with the path in column {at + 1}"
         byte = (separator.byte or b"").decode()
         header = byte.join(names).replace("\t", "\\t")
         return Remedy(f"{why}, so the columns need names", sed(f"1i {header}"), self._named(names, cells))
-
-    def _by_columns(self, names: Sequence[str], cells: Sequence[bytes]) -> Remedy | None:
-        names = names[len(names) - len(cells) :]
-        return None if len(names) != len(cells) else Remedy("Say which columns to pack", "", self._named(names, cells))
 
     def _named(self, names: Sequence[str], cells: Sequence[bytes]) -> tuple[str, ...]:
         words = shlex.split(command_line(self.source, names, [os.fsdecode(cell) for cell in cells]))[4:]

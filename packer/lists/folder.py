@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import stat
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from packtrain._core.errors import ListError
 from packtrain._core.suggestions import did_you_mean
+from packtrain._storage.location import identity
 
 TORCHVISION_SUFFIXES: Final = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """The same as torchvision.datasets.folder.IMG_EXTENSIONS."""
@@ -28,7 +28,6 @@ OTHER_SUFFIXES: Final = (
 IMAGE_SUFFIXES: Final = TORCHVISION_SUFFIXES + OTHER_SUFFIXES
 
 _NAMED: Final = 5
-_UNLABELLED: Final = ("--labels", "none")
 _PARTS: Final = frozenset(
     {"train", "training", "trainval", "val", "valid", "validation", "test", "testing", "dev", "eval", "evaluation"}
 )
@@ -37,28 +36,9 @@ _SIDES: Final = frozenset({"image", "images", "img", "imgs", "label", "labels", 
 """Names of folders that hold one side of each sample."""
 
 
-class FolderImage(NamedTuple):
-    """An image in a folder.
-
-    Attributes:
-        path: Path relative to the folder.
-        label: Number of its class; None without classes.
-    """
-
-    path: str
-    label: int | None
-
-
-class _Identity(NamedTuple):
-    """The identity of a folder, whatever path leads to it."""
-
-    device: int
-    inode: int
-
-
 def list_classes(
     folder: Path, known: Sequence[str] | None = None, *, leave_out: Path | None = None, allow_empty: bool = False
-) -> tuple[tuple[str, ...], list[FolderImage]]:
+) -> tuple[tuple[str, ...], list[str]]:
     """Lists the images in the class folders of `folder`, class by class.
 
     Args:
@@ -68,7 +48,7 @@ def list_classes(
         allow_empty: True if class folders may be without images.
 
     Returns:
-        The class names by label, and the images, in the order of the class folders' names.
+        The class names by label, and a line with path and label of each image, in the order of the folders' names.
 
     Raises:
         ListError: There are no images; a class folder has none, or is not among `known`; a folder cannot be read; or
@@ -86,14 +66,9 @@ def list_classes(
         )
     names = tuple(found if known is None else known)
     labels = _numbered(folder, names, found)
-    images: list[FolderImage] = []
-    empty = []
-    for name in found:
-        paths = walk.images(name)
-        images += [FolderImage(path, labels[name]) for path in paths]
-        if not paths:
-            empty.append(name)
-    if not images:
+    images = {name: walk.images(name) for name in found}
+    empty = [name for name, paths in images.items() if not paths]
+    if len(empty) == len(found):
         raise ListError(f"{folder} has no images in class folders (class/name.jpg)")
     if empty and not allow_empty:
         more = f" and {len(empty) - _NAMED} more" if len(empty) > _NAMED else ""
@@ -101,51 +76,33 @@ def list_classes(
             f"{folder}: class folders without images: {', '.join(empty[:_NAMED])}{more}. Remove them, or number them "
             "as classes all the same with --allow-empty"
         )
-    return names, images
+    return names, [f"{path} {labels[name]}" for name, paths in images.items() for path in paths]
 
 
-def list_images(folder: Path, *, leave_out: Path | None = None) -> list[FolderImage]:
-    """Lists all images in `folder`, without labels. `leave_out` and the errors are as in `list_classes`."""
-    paths = _Walk(folder, leave_out).images("")
-    if not paths:
-        raise ListError(f"{folder} has no images")
-    return [FolderImage(path, None) for path in paths]
+def list_images(folder: Path, *, leave_out: Path | None = None) -> list[str]:
+    """Lists the paths of all images in `folder`. `leave_out` and the errors are as in `list_classes`."""
+    if paths := _Walk(folder, leave_out).images(""):
+        return paths
+    raise ListError(f"{folder} has no images")
 
 
-def doubt_classes(folder: Path, names: Sequence[str], out: str) -> str | None:
-    """Says that class folders look like something else, and what to type then; None if they do not.
+def doubt_classes(folder: Path, names: Sequence[str]) -> str | None:
+    """Says that class folders look like something else; None if they do not.
 
     One class among others may well be called ``test``, but not two.
 
     Args:
         folder: The image folder.
         names: The names of its class folders.
-        out: Where it is packed to.
     """
     words = {name: re.sub(r"[\W\d_]+", "", name.casefold()) for name in names}
     parts = [name for name, word in words.items() if word in _PARTS]
     if len(parts) < 2 and not set(words.values()) <= _PARTS | _SIDES:
         return None
-
-    def line(name: str, *options: str) -> str:
-        return shlex.join(["packtrain", "pack", os.path.join(folder, name), f"{out}-{name}", *options])
-
-    taken = f"each folder in {folder} is taken for a class, but by name ({', '.join((parts or names)[:_NAMED])})"
-    if parts:
-        return f"{taken} they are parts of a dataset. To pack each part by itself: {' && '.join(map(line, parts))}"
-    if len(names) == 1:
-        nested = any(is_folder for _, is_folder in _Walk(folder / names[0], None).top())
-        return (
-            f"each folder in {folder} is taken for a class, but {names[0]} alone seems to hold all images. To pack "
-            + (
-                f"the classes in it: {line(names[0])}"
-                if nested
-                else f"them without labels: {line(names[0], *_UNLABELLED)}"
-            )
-        )
     return (
-        f"{taken} they are sides of one sample. To pack images with their masks or labels, give a list with a column "
-        f"for each: {shlex.join(['packtrain', 'pack', 'train.csv', out])} --image image --mask mask"
+        f"each folder in {folder} is taken for a class, but by name ({', '.join((parts or names)[:_NAMED])}) they are "
+        "parts of a dataset, or sides of its samples. Pack each part by itself; a folder of images alone with --labels "
+        "none; and images with their masks or labels by a list with a column for each"
     )
 
 
@@ -185,7 +142,7 @@ class _Walk:
         start = os.path.join(self._folder, name) if name else self._folder
         found: list[tuple[str, list[str]]] = []
         # Each folder that is still to be read, with all folders that it is in.
-        pending: list[tuple[str, tuple[_Identity, ...]]] = [(start, (self._here,) if name else ())]
+        pending: list[tuple[str, tuple[object, ...]]] = [(start, (self._here,) if name else ())]
         while pending:
             path, above = pending.pop()
             here = _identity(path)
@@ -228,12 +185,12 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         ) from error
 
 
-def _identity(path: str | Path) -> _Identity:
+def _identity(path: str | Path) -> object:
+    """The identity of a folder, whatever path leads to it."""
     try:
-        status = os.stat(path)
+        return identity(Path(path))
     except OSError as error:
         raise _unreadable(path, error) from error
-    return _Identity(status.st_dev, status.st_ino)
 
 
 def is_image_name(name: str) -> bool:

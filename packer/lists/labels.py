@@ -77,13 +77,9 @@ class LabelParser:
         if not self.past_the_end or self._names is None:
             return
         found, count = set(labels), len(self._names)
-        if not found or 0 in found:
+        if 0 in found or 1 not in found:
             return
         fault = f"there is a label {count} and no label 0, but the {count} class names have the labels 0 to {count - 1}"
-        if 1 not in found:
-            raise ListError(
-                f"{source}: label {count} is beyond the class names: {fault}. Add the names that are missing"
-            )
         raise ListError(
             f"{source}: labels seem to begin at 1: {fault}, so each image would get the name of another class. To have "
             "a class 0 that nothing has, write a line before the first class name; or subtract 1 from each label"

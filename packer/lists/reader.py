@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shlex
 import stat
-from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
@@ -46,16 +45,15 @@ def read_class_names(classes: Path | tuple[str, ...]) -> tuple[str, ...]:
     if isinstance(classes, tuple):
         return classes
     classes = local_path(classes)
-    try:
-        listed = read_named(classes, _LARGEST).decode("utf-8-sig").strip()
-    except FileNotFoundError as error:
-        raise ListError(f"there is no file of class names {classes}{similar_file(classes)}") from error
-    except OSError as error:
-        folder = error.errno == errno.EISDIR
-        reason = "it is a folder. Give a file with one class name per line" if folder else error.strerror
-        raise ListError(f"cannot read the class names {classes}: {reason}") from error
-    except UnicodeDecodeError as error:
-        raise ListError(f"cannot read the class names {classes}: they are not encoded in UTF-8 ({error})") from error
+    with file_errors(classes, ListError, verb="read the class names"):
+        try:
+            listed = read_named(classes, _LARGEST).decode("utf-8-sig").strip()
+        except FileNotFoundError as error:
+            raise ListError(f"there is no file of class names {classes}{similar_file(classes)}") from error
+        except UnicodeDecodeError as error:
+            raise ListError(
+                f"cannot read the class names {classes}: they are not encoded in UTF-8 ({error})"
+            ) from error
     if not listed:
         raise ListError(f"{classes} holds no class names. Write one per line, in label order")
     return tuple(line.strip() for line in listed.split("\n"))
@@ -131,8 +129,10 @@ def read_list(
         # A pipe that has no writer yet is waited for, as by any program that reads one.
         text: Text = LargeText(source) if large else b"" if form == "parquet" else source.read_bytes()
         head = text[:_HEAD] if isinstance(text, LargeText) else text
+        if through and head.startswith(_PARQUET_MAGIC):
+            raise ListError(f"{source} is a Parquet file that comes through a pipe: give the path of the file")
         if through:
-            _refuse_other_stream(source, head)
+            refuse_other_file(source, head[:HEAD_BYTES])
         if form != "parquet":
             require_utf8(head, source)
         if form == "json" or (form == "text" and not large and head[:_HEAD].lstrip().startswith(b"[{")):
@@ -179,12 +179,6 @@ def _form(source: Path) -> str:
     return "parquet" if head.startswith(_PARQUET_MAGIC) else "text"
 
 
-def _refuse_other_stream(source: Path, text: bytes) -> None:
-    if text.startswith(_PARQUET_MAGIC):
-        raise ListError(f"{source} is a Parquet file that comes through a pipe: give the path of the file")
-    refuse_other_file(source, text[:HEAD_BYTES])
-
-
 def _require_no_columns(source: Path, text: bytes, form: str) -> None:
     """Refuses a list that cannot be read without columns."""
     if form == "parquet":
@@ -202,22 +196,19 @@ def _read_folder(
     folder: Path, labels: LabelSpec, names: tuple[str, ...] | None, leave_out: Path | None, allow_empty: bool
 ) -> ImageList:
     if labels.kind == "none":
-        images = list_images(folder, leave_out=leave_out)
+        listed = list_images(folder, leave_out=leave_out)
     elif str(labels) == "int":
-        names, images = list_classes(folder, names, leave_out=leave_out, allow_empty=allow_empty)
+        names, listed = list_classes(folder, names, leave_out=leave_out, allow_empty=allow_empty)
     else:
         raise UsageError(f"{folder} is a folder, whose class folders are the labels: --labels {labels} needs a list")
-    lines = [os.fsencode(path if label is None else f"{path} {label}") for path, label in images]
+    lines = [os.fsencode(line) for line in listed]
     text = b"".join(line + b"\n" for line in lines)
-    return ImageList(text, labels, name=folder.resolve().name, root=folder, classes=names, spans=_spans(lines))
-
-
-def _spans(lines: Sequence[bytes]) -> Iterator[tuple[int, int, int]]:
-    """Yields number, start and end of each line of a text. The lines may hold line breaks themselves."""
-    start = 0
-    for number, line in enumerate(lines):
-        yield number, start, start + len(line)
-        start += len(line) + 1
+    # The lines may hold line breaks themselves.
+    starts = accumulate((len(line) + 1 for line in lines), initial=0)
+    spans = (
+        (number, start, start + len(line)) for number, (start, line) in enumerate(zip(starts, lines, strict=False))
+    )
+    return ImageList(text, labels, name=folder.resolve().name, root=folder, classes=names, spans=spans)
 
 
 def _require_list(source: Path) -> None:
@@ -270,11 +261,9 @@ def refuse_other_file(source: Path, head: bytes) -> None:
     """
     packed = compression(head)
     if packed in _UNPACKERS and not source.name.lower().endswith(_TARS):
-        remedy = Remedy(f"{source} is compressed with {packed}", _UNPACKERS[packed])
-        raise ListError(remedy.text(source))
+        raise ListError(Remedy(f"{source} is compressed with {packed}", _UNPACKERS[packed]).text(source))
     if found := _what(source, head):
-        what, instead = found
-        raise ListError(f"{source} is {what}, not a list: {instead}")
+        raise ListError(f"{source} is {found[0]}, not a list: {found[1]}")
 
 
 def refuse_other_folder(folder: Path) -> None:

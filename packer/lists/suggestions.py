@@ -88,8 +88,7 @@ def require_utf8(head: bytes, source: Path) -> None:
         ListError: It is one.
     """
     if encoding := utf_16(head):
-        remedy = Remedy(f"{source} is encoded in UTF-16", f"iconv -f {encoding} -t UTF-8")
-        raise ListError(remedy.text(source))
+        raise ListError(Remedy(f"{source} is encoded in UTF-16", f"iconv -f {encoding} -t UTF-8").text(source))
 
 
 def escaped(text: str) -> str:

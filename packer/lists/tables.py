@@ -106,7 +106,7 @@ class Table:
             try:
                 path, cells = self._reader.read(row.values)
                 label = self._label(row, parser, by_name)
-            except _BadValue as error:
+            except BadLine as error:
                 self.rejects.append(Reject(row.line, self._reader.find_path(row.values), str(error)))
                 continue
             places.append(row.place)
@@ -126,7 +126,7 @@ class Table:
             return parser.parse(label_texts(label, self.labels, by_name))
         except BadLine as error:
             self._advice = self._advice or self._advise(label)
-            raise _BadValue(self._reader.label, error) from None
+            raise BadLine(f"column {self._reader.label!r}: {error}") from None
 
     def _advise(self, label: Any) -> str:
         suggested = suggest_values(value_texts(label)) if is_numeric(label) else "class" if label else None
@@ -170,13 +170,6 @@ class Table:
         return numbers
 
 
-class _BadValue(ValueError):
-    """A value that cannot be used; the message names its column."""
-
-    def __init__(self, column: str, reason: object) -> None:
-        super().__init__(f"column {column!r}: {reason}")
-
-
 class _Reader:
     """Reads what the values of a row say: in the order of `Columns.names`, image, label and fields."""
 
@@ -195,28 +188,22 @@ class _Reader:
         """Returns path and cells of a sample.
 
         Raises:
-            _BadValue: A value cannot be used, or is missing where it is needed.
+            BadLine: A value cannot be used, or is missing where it is needed; the message names its column.
         """
-        path = ""
-        if self._image is not None:
-            try:
-                image = path_in(values[0])
-            except BadLine as error:
-                raise _BadValue(self._image, error) from None
-            if image is None:
-                raise _BadValue(self._image, "there is no path of an image")
-            path = os.fsdecode(image)
-        cells = []
-        for field, value in zip(self._fields, values[self._first :], strict=True):
-            try:
+        path, cells, column = "", list[Cell | None](), self._image
+        try:
+            if self._image is not None:
+                if (image := path_in(values[0])) is None:
+                    raise BadLine("there is no path of an image")
+                path = os.fsdecode(image)
+            for field, value in zip(self._fields, values[self._first :], strict=True):
+                column = field.column
                 cell = cell_in(field, value)
-            except BadLine as error:
-                raise _BadValue(field.column, error) from None
-            if cell is None and not field.optional:
-                raise _BadValue(
-                    field.column, f"there is no {field.name}; with --optional {field.name} samples may be without it"
-                )
-            cells.append(cell)
+                if cell is None and not field.optional:
+                    raise BadLine(f"there is no {field.name}; with --optional {field.name} samples may be without it")
+                cells.append(cell)
+        except BadLine as error:
+            raise BadLine(f"column {column!r}: {error}") from None
         if self._image is None:
             path = next((os.fsdecode(cell.content) for cell in cells if cell is not None and cell.by_path), "")
         return path, tuple(cells)

@@ -187,20 +187,11 @@ def test_an_image_folder(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "classes", "warning"),
     [
-        (["val", "train"], "2 classes: train, val", "parts of a dataset. To pack each part by itself: {line}\n"),
-        (["Train_2017"], "1 class: Train_2017", "parts of a dataset. To pack each part by itself: {line}\n"),
-        (
-            ["train", "val", "cat"],
-            "3 classes: cat, train, val",
-            "parts of a dataset. To pack each part by itself: {line}\n",
-        ),
-        (
-            ["images"],
-            "1 class: images",
-            "seems to hold all images. To pack them without labels: {line} --labels none\n",
-        ),
-        (["images/cat", "images/dog"], "1 class: images", "To pack the classes in it: {line}\n"),
-        (["images", "masks"], "2 classes: images, masks", "pack train.csv '{out}' --image image --mask mask\n"),
+        (["val", "train"], "2 classes: train, val", "by name (train, val) they are parts of a dataset"),
+        (["Train_2017"], "1 class: Train_2017", "by name (Train_2017) they are parts of a dataset"),
+        (["train", "val", "cat"], "3 classes: cat, train, val", "by name (train, val) they are parts of a dataset"),
+        (["images"], "1 class: images", "a folder of images alone with --labels none"),
+        (["images", "masks"], "2 classes: images, masks", "by a list with a column for each\n"),
         (["test", "cat"], "2 classes: cat, test", ""),
         (["f", "e", "d", "c", "b", "a"], "6 classes: a, b, c, d, e, ...", ""),
     ],
@@ -212,13 +203,9 @@ def test_classes_are_named_and_parts_of_a_dataset_are_no_classes(
     for name in names:
         (photos / name).mkdir(parents=True)
         (photos / name / "1.jpg").write_bytes(encoded(picture(1)))
-    names = sorted({Path(name).parts[0] for name in names})
-    told = [name for name in names if name != "cat"]
-    line = " && ".join(f"packtrain pack '{photos}/{name}' '{out}-{name}'" for name in told)
     outcome = run("pack", photos, out, "--format", "tar")
     assert (outcome.code, outcome.out.splitlines()[1]) == (0, classes)
-    assert outcome.err.endswith(warning.format(line=line, out=out))
-    assert bool(outcome.err) == bool(warning)
+    assert warning in outcome.err and bool(outcome.err) == bool(warning)
     (tmp_path / "classes.txt").write_text("".join(f"{name}\n" for name in names))
     assert run("pack", photos, tmp_path / "named", "--classes", tmp_path / "classes.txt").err == ""
     assert run("pack", photos, tmp_path / "plain", "--labels", "none").err == ""
