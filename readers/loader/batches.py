@@ -15,7 +15,7 @@ from packtrain._core.keys import mixed
 from packtrain._core.schema import IMAGE, PAIR
 
 from ..dataset.rows import is_sample
-from ..monitoring.timing import Observer
+from ..monitoring.timing import StageTimer
 from ..transforms.undecoded import Undecoded
 from .arena import Arrays, Field, Layout, Varying
 from .blob import Blob, packed
@@ -130,14 +130,14 @@ class BatchMaker:
         """True if code that is not packtrain's takes part, for which the process's generators are seeded."""
         return self.samples.seeds or self.collate_fn is not None
 
-    def layout(self, probe: Probe, observer: Observer | None = None) -> Layout:
+    def layout(self, probe: Probe, timer: StageTimer | None = None) -> Layout:
         """Return the layout of a batch: rows and positions, which go in, and fields of the samples, which come out.
 
         A field's shape and dtype are those that the dataset knows, otherwise those of the first sample that has it.
 
         Args:
             probe: The samples to try.
-            observer: Gets the row that is being read.
+            timer: Gets the row that is being read.
 
         Raises:
             PacktrainError: The sample cannot be made, or cannot be held by a batch.
@@ -148,7 +148,7 @@ class BatchMaker:
         skipped: list[str] = []
         found: dict[str, Column] = {}
         names: tuple[str, ...] = ()
-        for position, row, sample in self._tried(key, positions, rows, skipped, observer or Observer()):
+        for position, row, sample in self._tried(key, positions, rows, skipped, timer or StageTimer()):
             named = is_sample(sample)
             names, values = (sample._fields, sample) if named else (PAIR, image_and_label(sample))
             try:
@@ -158,7 +158,7 @@ class BatchMaker:
             if len(found) == len(names):
                 layout = self._layout(batch_size, {name: found[name] for name in names}, named=named)
                 if IMAGE in layout.fields and layout.fields[IMAGE].undecoded:
-                    layout = with_room(layout, self._encoded_sizes(probe, observer or Observer()))
+                    layout = with_room(layout, self._encoded_sizes(probe, timer or StageTimer()))
                 return self.finishing.planned(layout)
         if missing := [name for name in names if name not in found]:
             raise LoaderError(
@@ -168,22 +168,22 @@ class BatchMaker:
         raise LoaderError(f"no sample can be made: all of the first {len(skipped)} records are damaged. {skipped[0]}")
 
     def _tried(
-        self, key: int, positions: Sequence[int], rows: Sequence[int], skipped: list[str], observer: Observer
+        self, key: int, positions: Sequence[int], rows: Sequence[int], skipped: list[str], timer: StageTimer
     ) -> Iterator[tuple[int, int, Any]]:
         """Position, row and content of each sample that is not left out, for one who may not need all of them."""
         for position, row in zip(positions, rows, strict=True):
             # One at a time, so that the others are not read ahead: each may lie in another shard.
             random = self.samples.random(key, [position])
-            yield from self._samples(key, [position], [row], random, skipped, observer)
+            yield from self._samples(key, [position], [row], random, skipped, timer)
 
-    def _encoded_sizes(self, probe: Probe, observer: Observer) -> list[int]:
+    def _encoded_sizes(self, probe: Probe, timer: StageTimer) -> list[int]:
         """Numbers of bytes of the undecoded images of some samples."""
         positions, rows = probe.positions[:_MEASURED], probe.rows[:_MEASURED]
         self.samples.expect(np.array(rows, np.int64))
         sizes = []
         # What is wrong with them shows when the batches are made.
         with suppress(PacktrainError):
-            for _, _, sample in self._tried(probe.key, positions, rows, [], observer):
+            for _, _, sample in self._tried(probe.key, positions, rows, [], timer):
                 image = sample.image if is_sample(sample) else sample[0]
                 if image is not None:
                     sizes.append(memoryview(image.data).nbytes)
@@ -228,7 +228,7 @@ class BatchMaker:
         count: int,
         layout: Layout,
         arrays: Arrays,
-        observer: Observer | None = None,
+        timer: StageTimer | None = None,
         cancelled: Callable[[], bool] = _never,
     ) -> Made:
         """Makes a batch.
@@ -238,7 +238,7 @@ class BatchMaker:
             count: Number of samples.
             layout: What `layout` returned.
             arrays: Arrays of this layout. They hold the rows and positions, and get the images and labels.
-            observer: Receives the progress of the batch.
+            timer: Receives the progress of the batch.
             cancelled: Asked before each sample. Once it has returned True, it must always return True.
 
         Returns:
@@ -249,10 +249,10 @@ class BatchMaker:
         """
         if cancelled():
             return CANCELLED
-        observer = observer or Observer()
-        made = self._made(key, count, *self.finishing.begun(layout, arrays), observer, cancelled)
+        timer = timer or StageTimer()
+        made = self._made(key, count, *self.finishing.begun(layout, arrays), timer, cancelled)
         if made.size and self.finishing.finish(key, made.size, layout, arrays):
-            observer.end_stage(Stage.FINISH)
+            timer.end_stage(Stage.FINISH)
         return made
 
     def _made(
@@ -261,7 +261,7 @@ class BatchMaker:
         count: int,
         layout: Layout,
         arrays: Arrays,
-        observer: Observer,
+        timer: StageTimer,
         cancelled: Callable[[], bool],
     ) -> Made:
         """A batch whose images are still to be finished."""
@@ -271,28 +271,28 @@ class BatchMaker:
         if self.collate_fn is not None:
             samples = [
                 self.samples.with_extras(sample, position, row)
-                for position, row, sample in self._samples(key, positions, rows, random, skipped, observer, cancelled)
+                for position, row, sample in self._samples(key, positions, rows, random, skipped, timer, cancelled)
             ]
             if cancelled():
                 return CANCELLED
             if not samples:
                 return Made(0, skipped)
             self._seeder.seed(mixed(key, _COLLATE), positions[0])
-            observer.end_stage(None)
+            timer.end_stage(None)
             collated = self._collated(samples)
-            observer.end_stage(Stage.COLLATE)
+            timer.end_stage(Stage.COLLATE)
             return Made(len(samples), skipped, collated=collated)
         names = layout.columns[: len(layout.columns) - len(self.samples.fields)]
         writer = Writer(layout, arrays, names)
         if count and writer.direct and set(names) == set(PAIR) and present(IMAGE) not in arrays:
-            observer.current[0] = rows[0]
+            timer.current[0] = rows[0]
             images, labels = arrays["image"], arrays["label"]
-            if self.samples.copy(arrays["row"][:count], random, images, labels, observer.current):
+            if self.samples.copy(arrays["row"][:count], random, images, labels, timer.current):
                 self._add_extras(arrays, writer.lists, positions, rows)
-                observer.end_stage(Stage.COPY)
+                timer.end_stage(Stage.COPY)
                 return Made(count, skipped, packed(layout.varying, writer.lists))
         made: list[tuple[int, int]] = []
-        each = self._samples(key, positions, rows, random, skipped, observer, cancelled, writer.target)
+        each = self._samples(key, positions, rows, random, skipped, timer, cancelled, writer.target)
         for position, row, sample in each:
             try:
                 writer.write(self._values(sample, names, named=layout.named))
@@ -300,7 +300,7 @@ class BatchMaker:
                 raise self._unfit(position, row, error) from error
             made.append((position, row))
         if cancelled():
-            observer.end_stage(None)
+            timer.end_stage(None)
             return CANCELLED
         if len(made) < count:
             positions, rows = ([pair[part] for pair in made] for part in (0, 1))
@@ -308,7 +308,7 @@ class BatchMaker:
             arrays["position"][: len(made)] = positions
         self._add_extras(arrays, writer.lists, positions, rows)
         blob = packed(layout.varying, writer.lists)
-        observer.end_stage(None)
+        timer.end_stage(None)
         return Made(writer.count, skipped, blob, undecoded=writer.undecoded)
 
     def _values(self, sample: Any, names: tuple[str, ...], *, named: bool) -> Sequence[Any]:
@@ -340,22 +340,20 @@ class BatchMaker:
         rows: Sequence[int],
         random: npt.NDArray[np.float64],
         skipped: list[str],
-        observer: Observer,
+        timer: StageTimer,
         cancelled: Callable[[], bool] = _never,
         target: Callable[[], Target] = lambda: None,
     ) -> Iterator[tuple[int, int, Any]]:
         """Position, row and content of each sample that is not left out, until the batch is cancelled."""
         self.samples.expect(np.array(rows, np.int64))
-        current = observer.current
-        each = zip(
-            positions, self.samples.ahead(rows), random.tolist(), observer.callbacks(len(positions)), strict=False
-        )
+        current = timer.current
+        each = zip(positions, self.samples.ahead(rows), random.tolist(), timer.callbacks(len(positions)), strict=False)
         for position, row, numbers, on_stage in each:
             if cancelled():
                 return
             current[0] = row
             if on_stage is not untimed:
-                observer.begin_sample()
+                timer.begin_sample()
             try:
                 sample = self.samples.make(key, position, row, numbers, target(), on_stage)
             except CorruptRecord as error:

@@ -21,7 +21,7 @@ from packtrain._codec.stages import Stage
 from packtrain._core.errors import PacktrainError
 from packtrain._core.launching import depend_on
 
-from ..monitoring.timing import Observer, StageTimer
+from ..monitoring.timing import StageTimer
 from .arena import Announced, Arena, Board
 from .batches import CANCELLED, BatchMaker, Made, Probe
 from .recipe import unpacked
@@ -233,7 +233,7 @@ class _WorkerState:
         except Exception:
             # The loader starts new workers, which get all of it in another way or say what is wrong.
             return Made()
-        return Made(layout=self._maker.layout(self._probe, Observer(self._current)))
+        return Made(layout=self._maker.layout(self._probe, StageTimer(current=self._current)))
 
     def made(self, ticket: Ticket, timer: StageTimer) -> Made:
         """The batch of a ticket."""

@@ -41,9 +41,9 @@ def bottleneck_of(figures: Figures) -> str:
         return f"headspace: if data cost nothing, training would run at {rate} ({waiting})"
     if figures.wait_share < _WAITING:
         return f"compute-bound: data is ready before training asks for it ({waiting})"
-    found = list(advice(figures))
+    where, found = diagnosis(figures)
     helps = f"{_either(found)} would help" if found else f"only more or faster cores would help ({_cores(figures)})"
-    return f"data-bound: {figures.wait_share:.0%} of wall time waiting; {_where(figures)}; {helps}".replace("%", " %")
+    return f"data-bound: {figures.wait_share:.0%} of wall time waiting; {where}; {helps}".replace("%", " %")
 
 
 def growth_of(figures: Figures) -> str:
@@ -55,26 +55,34 @@ def growth_of(figures: Figures) -> str:
     return f"generation {growth.generation}: {samples}, reuse {growth.reuse:.1f}"
 
 
-def advice(figures: Figures) -> Iterator[str]:
-    """Yield what would help a consumer that waits, most helpful first.
+def diagnosis(figures: Figures) -> tuple[str, list[str]]:
+    """Return in a few words where the time of a consumer that waits goes, and what would help, most helpful first.
 
     Never suggests more workers than there are cores, nor the store mode that the dataset already has.
     """
-    setup, shares = figures.setup, figures.stage_shares
+    setup, shares, postprocessing = figures.setup, figures.stage_shares, _postprocessing(figures)
     if setup.foreign:
-        if extra := _more_workers(figures):
-            yield extra
-        yield "packtrain.Loader"
-        return
-    if figures.copied > _COPIED * figures.batches:
-        yield "keeping fewer batches"
-    if _postprocessing(figures) > 0.5:
-        yield "a cheaper batch_transform, or device='cuda' if there is a GPU"
-        return
-    if _waits_for_store(figures):
-        yield "a faster way to the object store"
-        yield "a larger budget=, so that less of the dataset has to be fetched again"
-        return
+        late = f", {figures.starved:,} of {figures.batches:,} batches were not ready in time" if setup.workers else ""
+        return f"what its workers do is unknown{late}", [*_more_workers(figures), "packtrain.Loader"]
+    helps = ["keeping fewer batches"] * (figures.copied > _COPIED * figures.batches)
+    if postprocessing > 0.5:
+        helps.append("a cheaper batch_transform, or device='cuda' if there is a GPU")
+        return f"postprocessing in this process is {postprocessing:.0%} of that", helps
+    if figures.chunk_share >= _OFF:
+        rate = f"{figures.fetched_per_second / 1e6:,.0f} MB/s are fetched"
+        budget = "a larger budget=, so that less of the dataset has to be fetched again"
+        helps += ["a faster way to the object store", budget]
+        return f"workers wait for the object store {figures.chunk_share:.0%} of their time, {rate}", helps
+    where = f"workers are busy {figures.busy_share:.0%} of their time"
+    if sum(shares.values()) >= _KNOWN:
+        name, share = next(iter(shares.items()))
+        where = f"{name} is {share:.0%} of worker time"
+    return where, [*helps, *_faster_workers(figures)]
+
+
+def _faster_workers(figures: Figures) -> Iterator[str]:
+    """What would help workers that wait for no object store."""
+    setup, shares = figures.setup, figures.stage_shares
     if _waits_for_disk(figures):
         yield "a faster disk, or the dataset in memory (`packtrain stage`)"
         return
@@ -83,8 +91,8 @@ def advice(figures: Figures) -> Iterator[str]:
         return
     if _off_processor(figures) >= _OFF:
         yield "fewer other processes on these cores"
-    elif extra := _more_workers(figures):
-        yield extra
+    else:
+        yield from _more_workers(figures)
     if setup.store not in (None, "raw") and shares.get("decode", 0) + shares.get("cut", 0) >= _LARGE:
         yield "store=raw"
     remedies = dict(_REMEDIES)
@@ -148,20 +156,20 @@ def _rows(figures: Figures) -> Iterator[tuple[str, str, str]]:
         yield "    off the processor", _percent(off), "waiting for a disk or for other processes"
 
 
-def _more_workers(figures: Figures) -> str | None:
-    """As many workers as the consumer would need, limited by the cores; None if there can be no more."""
+def _more_workers(figures: Figures) -> Iterator[str]:
+    """As many workers as the consumer would need, limited by the cores; nothing if there can be no more."""
     workers, cores, threads = figures.setup.workers, figures.setup.cores, figures.setup.threads
     if threads:
-        return f"num_threads={cores}" if threads < cores else None
-    if workers is None:
-        return None
-    if not workers:
+        if threads < cores:
+            yield f"num_threads={cores}"
+    elif workers == 0:
         # They would make batches while the consumer works.
         needed = figures.waiting_seconds / figures.consuming_seconds if figures.consuming_seconds else math.inf
-        return f"num_workers={max(1, math.ceil(min(needed, cores)))}"
-    needed = workers / (1 - figures.wait_share) if figures.wait_share < 1 else math.inf
-    extra = math.ceil(min(needed, cores)) - workers
-    return f"{extra} more worker{'s' * (extra > 1)}" if extra > 0 else None
+        yield f"num_workers={max(1, math.ceil(min(needed, cores)))}"
+    elif workers is not None:
+        needed = workers / (1 - figures.wait_share) if figures.wait_share < 1 else math.inf
+        if (extra := math.ceil(min(needed, cores)) - workers) > 0:
+            yield f"{extra} more worker{'s' * (extra > 1)}"
 
 
 def _postprocessing(figures: Figures) -> float:
@@ -183,28 +191,8 @@ def _waits_for_disk(figures: Figures) -> bool:
     return sum(signs) >= 2
 
 
-def _waits_for_store(figures: Figures) -> bool:
-    return figures.chunk_share >= _OFF
-
-
 def _share(part: int, whole: int) -> float:
     return part / whole if whole else float(part > 0)
-
-
-def _where(figures: Figures) -> str:
-    """Return a few words about the part of the work that takes most of the time."""
-    if figures.setup.foreign:
-        late = f", {figures.starved:,} of {figures.batches:,} batches were not ready in time"
-        return f"what its workers do is unknown{late if figures.setup.workers else ''}"
-    if _postprocessing(figures) > 0.5:
-        return f"postprocessing in this process is {_postprocessing(figures):.0%} of that"
-    if _waits_for_store(figures):
-        rate = f"{figures.fetched_per_second / 1e6:,.0f} MB/s are fetched"
-        return f"workers wait for the object store {figures.chunk_share:.0%} of their time, {rate}"
-    if sum(figures.stage_shares.values()) < _KNOWN:
-        return f"workers are busy {figures.busy_share:.0%} of their time"
-    name, share = next(iter(figures.stage_shares.items()))
-    return f"{name} is {share:.0%} of worker time"
 
 
 def _cores(figures: Figures) -> str:

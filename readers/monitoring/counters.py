@@ -23,7 +23,10 @@ _TRIES: Final = 3
 
 
 class Count(IntEnum):
-    """Meaning of each word. Times are in nanoseconds, by the clock that all processes of a machine share."""
+    """Meaning of each word, under the name that its figure has.
+
+    Times are in nanoseconds, by the clock that all processes of a machine share.
+    """
 
     PHASE = 0
     """The phase that the process is in: the word that its time is added to."""
@@ -53,28 +56,31 @@ class Count(IntEnum):
     """Batches that were not ready when the consumer asked for them."""
     COPIED = 13
     """Batches that had to be handed out as copies."""
-    BYTES = 14
+    READ_BYTES = 14
     """Bytes of the records that were read."""
     PROCESSOR = 15
     """Processor time of a worker while it was busy."""
-    DISK = 16
+    DISK_BYTES = 16
     """Bytes that had to be read from a disk meanwhile."""
-    FAULTS = 17
+    DISK_FAULTS = 17
     """Page faults that had to wait for a disk."""
     REFUSED = 18
     """Images that DALI or the GPU refused, so that packtrain decoded them on the CPU."""
-    CHUNKS = 19
+    CHUNK = 19
     """Time that a worker waited for chunks from an object store while it was busy."""
-    FETCHED = 20
+    FETCHED_BYTES = 20
     """Bytes that were fetched from it meanwhile."""
 
 
+TIMES: Final = (
+    *(Count.BUSY, Count.IDLE, Count.STARTUP, Count.WAITING, Count.CONSUMING, Count.COLLECTING),
+    *(Count.PROCESSOR, Count.CHUNK),
+)
+"""The words that are nanoseconds."""
 # Up to Python 3.11, looking up a member of an enumeration takes longer than counting.
-PHASE, PAUSE, BUSY, IDLE = Count.PHASE, Count.PAUSE, Count.BUSY, Count.IDLE
+PAUSE, BUSY, IDLE = Count.PAUSE, Count.BUSY, Count.IDLE
 STARTUP, WAITING, CONSUMING, COLLECTING = Count.STARTUP, Count.WAITING, Count.CONSUMING, Count.COLLECTING
 BATCHES, SAMPLES, SKIPPED = Count.BATCHES, Count.SAMPLES, Count.SKIPPED
-
-
 WORDS: Final = len(Count) + len(Stage)
 """Words in a row: the counts, then the time of each stage in nanoseconds."""
 

@@ -20,6 +20,7 @@ from .counters import (
     SAMPLES,
     SKIPPED,
     STARTUP,
+    TIMES,
     WAITING,
     WORDS,
     Clock,
@@ -175,7 +176,7 @@ class Meter:
 
     def count_fetched(self, size: int) -> None:
         """Counts bytes that were fetched from an object store. Only one thread may call this."""
-        self._counters.add(Count.FETCHED, size)
+        self._counters.add(Count.FETCHED_BYTES, size)
 
     def starve(self) -> None:
         """Counts a batch that was not ready when the consumer asked for it."""
@@ -232,31 +233,15 @@ class Meter:
 
 
 def _stats(setup: Setup, counts: Words, growth: Growth | None) -> Stats:
-    values = counts.tolist()
-    busy = values[Count.BUSY] * _SECONDS
-    return Stats(
-        setup=setup,
-        batches=values[Count.BATCHES],
-        samples=values[Count.SAMPLES],
-        skipped=values[Count.SKIPPED],
-        refused=values[Count.REFUSED],
-        starved=values[Count.STARVED],
-        copied=values[Count.COPIED],
-        startup_seconds=values[Count.STARTUP] * _SECONDS,
-        waiting_seconds=values[Count.WAITING] * _SECONDS,
-        consuming_seconds=values[Count.CONSUMING] * _SECONDS,
-        collecting_seconds=values[Count.COLLECTING] * _SECONDS,
-        busy_seconds=busy,
-        idle_seconds=values[Count.IDLE] * _SECONDS,
-        processor_seconds=min(busy, values[Count.PROCESSOR] * _SECONDS),
-        stage_seconds=_stage_seconds(busy, values[len(Count) :]),
-        read_bytes=values[Count.BYTES],
-        disk_bytes=values[Count.DISK],
-        disk_faults=values[Count.FAULTS],
-        growth=growth,
-        chunk_seconds=min(busy, values[Count.CHUNKS] * _SECONDS),
-        fetched_bytes=values[Count.FETCHED],
-    )
+    values = dict(zip(Count, counts.tolist(), strict=False))
+    found: dict[str, Any] = {count.name.lower(): values[count] for count in Count if count >= BATCHES}
+    for count in TIMES:
+        found.pop(count.name.lower(), None)
+        found[f"{count.name.lower()}_seconds"] = values[count] * _SECONDS
+    busy = found["busy_seconds"]
+    found |= {name: min(busy, found[name]) for name in ("processor_seconds", "chunk_seconds")}
+    stages = _stage_seconds(busy, counts[len(Count) :].tolist())
+    return Stats(setup=setup, growth=growth, stage_seconds=stages, **found)
 
 
 def _stage_seconds(busy: float, stages: list[int]) -> dict[str, float]:

@@ -8,75 +8,46 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Iterable, Sequence
-from itertools import repeat
 from random import Random
 from typing import Final
-
-from typing_extensions import override
 
 from packtrain._codec.stages import OnStage, Stage, untimed
 
 from ..dataset.store import Opened
-from .counters import BUSY, IDLE, Clock, Count, Counters
+from .counters import BUSY, IDLE, Clock, Count, Counters, blank
 
 EVERY: Final = 32
 """One sample in this many is timed, on average. Samples are chosen at random: every 32nd would often be at the
 same place in each batch."""
 _BLOCK_BYTES: Final = 512
 _STAGES: Final = len(Count)
-_USAGE: Final = (Count.PROCESSOR, Count.DISK, Count.FAULTS, Count.BYTES, Count.CHUNKS)
+_USAGE: Final = (Count.PROCESSOR, Count.DISK_BYTES, Count.DISK_FAULTS, Count.READ_BYTES, Count.CHUNK)
 
 
-class Observer:
-    """Receives the progress of a batch that is being made. This class ignores it.
-
-    Args:
-        current: Gets the row that is being read, int64 [1]; None: memory of its own.
-    """
-
-    def __init__(self, current: memoryview | None = None) -> None:
-        self.current = memoryview(bytearray(8)).cast("q") if current is None else current
-        """The row that is being read, int64 [1]. A row is written here before it is read."""
-
-    def callbacks(self, samples: int) -> Iterable[OnStage]:
-        """One callback for each of the next `samples` samples: `untimed` for those whose stages are not timed."""
-        return repeat(untimed, samples)
-
-    def begin_sample(self) -> None:
-        """A sample whose stages are timed begins."""
-
-    def end_stage(self, stage: Stage | None) -> None:
-        """A stage of the whole batch ends.
-
-        Args:
-            stage: It took all the time since the last call or, for the first call, since the batch was begun. None if
-                that time was spent on single samples, which report their stages themselves.
-        """
-
-
-class StageTimer(Observer):
+class StageTimer:
     """Measures how long the stages of batches and samples take, and what the thread uses meanwhile.
 
     Args:
-        words: The counters of this process, int64 [WORDS].
+        words: The counters of this process, int64 [WORDS]; None: memory of its own, for one who does not measure.
         opened: Where records are read from.
         clock: Returns nanoseconds.
         every: One sample in this many is timed, on average; 1: all of them.
-        current: See `Observer`.
+        current: Gets the row that is being read, int64 [1]; None: memory of its own.
     """
 
     def __init__(
         self,
-        words: memoryview,
+        words: memoryview | None = None,
         opened: Sequence[Opened] = (),
         clock: Clock = time.monotonic_ns,
         every: int = EVERY,
         current: memoryview | None = None,
     ) -> None:
-        super().__init__(current)
+        self.current = memoryview(bytearray(8)).cast("q") if current is None else current
+        """The row that is being read, int64 [1]. A row is written here before it is read."""
         self._opened = opened
-        self._words = words
-        self._counters = Counters(words, clock)
+        self._words = blank() if words is None else words
+        self._counters = Counters(self._words, clock)
         self._clock = clock
         self._most = 2 * every - 1
         """The largest distance between two timed samples; every distance from 1 up to it is equally likely."""
@@ -106,8 +77,8 @@ class StageTimer(Observer):
         for number, count in enumerate(_USAGE):
             words[count] += used[number] - before[number]
 
-    @override
     def callbacks(self, samples: int) -> Iterable[OnStage]:
+        """One callback for each of the next `samples` samples: `untimed` for those whose stages are not timed."""
         callbacks: list[OnStage] = [untimed] * samples
         while self._left < samples:
             callbacks[self._left] = self._end_sample_stage
@@ -115,12 +86,17 @@ class StageTimer(Observer):
         self._left -= samples
         return callbacks
 
-    @override
     def begin_sample(self) -> None:
+        """A sample whose stages are timed begins."""
         self._sample_stage = self._clock()
 
-    @override
     def end_stage(self, stage: Stage | None) -> None:
+        """A stage of the whole batch ends.
+
+        Args:
+            stage: It took all the time since the last call or, for the first call, since the batch was begun. None if
+                that time was spent on single samples, which report their stages themselves.
+        """
         now = self._clock()
         if stage is not None:
             self._words[_STAGES + stage] += now - self._batch_stage
