@@ -22,16 +22,16 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 from typing_extensions import override
 
 from packtrain._core.errors import UsageError
 
+from .assembly import BatchSteps
 from .engine import Batch, Engine
-from .postprocess import Postprocess, mapped
+from .postprocess import mapped
 from .slots import Event
 
 # Batches on the device that the consumer has not asked for: one being copied and one that is ready. More would take
@@ -40,51 +40,9 @@ _AHEAD: Final = 2
 # The registered memory can be used in every CUDA context of the process.
 _PORTABLE: Final = 1
 
-Decode = Callable[[Any, Batch], tuple[Any, Batch]]
-Finish = Callable[[Any, Batch], Any]
 
-
-@dataclass(frozen=True)
-class BatchSteps:
-    """The steps from the arrays of a batch to what the consumer gets, on whatever device.
-
-    Attributes:
-        tensors: Makes tensors over the arrays of a batch.
-        decode: Decodes the images of a batch that are not decoded yet, see `BatchDecoder`.
-        finish: Runs the steps on tensors that are left, on a batch of these tensors.
-        postprocess: Casts, normalises and transforms the batch.
-    """
-
-    tensors: Callable[..., Any]
-    decode: Decode
-    finish: Finish
-    postprocess: Postprocess
-
-    def last(self, value: Any, batch: Batch) -> Any:
-        """Return what the consumer gets, for a batch whose images are decoded; None if no samples are left."""
-        return self.postprocess(self.finish(value, batch), batch.job) if batch.made.size else None
-
-    def dropped(self) -> BatchSteps:
-        """Return steps that do not refer to a dataset: a pass that the consumer still has must not keep it."""
-        return replace(self, decode=undecoding, finish=_unfinished)
-
-
-class Transfer(Protocol):
-    """Turns the batches of an engine into what the consumer gets."""
-
-    def run(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """The batches of one run of the engine, in their order, with what the consumer gets as their `value`.
-
-        Raises:
-            PacktrainError: A batch cannot be made or postprocessed. Raised after the batches before it.
-        """
-
-    def close(self) -> None:
-        """Waits for work that is under way, and gives up the engine's memory."""
-
-
-class HostTransfer(Transfer):
-    """Postprocesses each batch in this process, when it is asked for.
+class Transfer:
+    """Turns the batches of an engine into what the consumer gets: in this process, when it is asked for.
 
     Args:
         steps: The steps.
@@ -95,69 +53,31 @@ class HostTransfer(Transfer):
         self._steps = steps
         self._pin = pin
 
-    @override
     def run(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The batches of one run of the engine, in their order, with what the consumer gets as their `value`.
+
+        Raises:
+            PacktrainError: A batch cannot be made or postprocessed. Raised after the batches before it.
+        """
         # No variable here holds a batch, so that its memory is free as soon as the consumer drops it.
         return map(self._handed_over, batches)
 
-    @override
     def close(self) -> None:
-        self._steps = self._steps.dropped()
+        """Gives up the engine's memory, and the dataset: a pass that the consumer still has refers to this."""
+        del self._steps
 
     def _handed_over(self, batch: Batch) -> Batch:
         steps = self._steps
         if not batch.made.size:
             return Batch(batch.job, batch.made, None)
         # If labels were a view, they would keep the slot with the images in use.
-        value, batch = steps.decode(steps.tensors(batch, apart=True), batch)
+        value, batch = steps.decoded(steps.tensors(batch, apart=True), batch)
         value = steps.last(value, batch)
         return Batch(batch.job, batch.made, mapped(torch.Tensor.pin_memory, value) if self._pin else value)
 
 
-class Accelerator(Protocol):
-    """A device with two streams: the side stream, and the stream that the consumer works on."""
-
-    def register(self, memory: Any) -> None:
-        """Lets `copy` read a ctypes array in this process's memory directly.
-
-        Raises:
-            RuntimeError: That is not possible.
-        """
-
-    def unregister(self, memory: Any) -> None:
-        """Undoes `register`. Nothing may read the memory any more."""
-
-    def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy, made at once, that `copy` can read directly, and that lives until `copy` has read it."""
-
-    def stream(self) -> AbstractContextManager[Any]:
-        """A context in which work for the device is queued on the side stream."""
-
-    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy on the device, made later. Only within `stream`."""
-
-    def event(self) -> Event:
-        """An event that is done when everything queued on the side stream so far is done."""
-
-    def follow(self) -> None:
-        """Makes the side stream wait for everything queued on the consumer's stream so far."""
-
-    def wait(self, event: Event) -> None:
-        """Makes the consumer's stream wait for an event."""
-
-    def keep(self, tensor: torch.Tensor) -> None:
-        """Tells the allocator that the consumer's stream reads a tensor in the side stream's memory.
-
-        Once the tensor is dropped, its memory is not used again before everything queued on the consumer's stream by
-        then is done.
-        """
-
-    def synchronize(self) -> None:
-        """Waits until everything queued on the side stream is done."""
-
-
-class Cuda(Accelerator):
-    """A CUDA device.
+class Cuda:
+    """A CUDA device with two streams: the side stream, and the stream that the consumer works on.
 
     Args:
         device: The device; without an index, the current one.
@@ -167,8 +87,12 @@ class Cuda(Accelerator):
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._device = self._stream.device
 
-    @override
     def register(self, memory: Any) -> None:
+        """Lets `copy` read a ctypes array in this process's memory directly.
+
+        Raises:
+            RuntimeError: That is not possible.
+        """
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         code = int(runtime.cudaHostRegister(ctypes.addressof(memory), len(memory), _PORTABLE))
         if code:
@@ -177,43 +101,48 @@ class Cuda(Accelerator):
                 torch.ones(1, device=self._device)
             raise RuntimeError(f"cudaHostRegister returned {code}")
 
-    @override
     def unregister(self, memory: Any) -> None:
+        """Undoes `register`. Nothing may read the memory any more."""
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         runtime.cudaHostUnregister(ctypes.addressof(memory))
 
-    @override
     def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy, made at once, that `copy` can read directly, and that lives until `copy` has read it."""
         return tensor.pin_memory()
 
-    @override
     def stream(self) -> AbstractContextManager[Any]:
+        """A context in which work for the device is queued on the side stream."""
         return torch.cuda.stream(self._stream)
 
-    @override
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy on the device, made later. Only within `stream`."""
         return tensor.to(self._device, non_blocking=True)
 
-    @override
     def event(self) -> Event:
+        """An event that is done when everything queued on the side stream so far is done."""
         event: Event = self._stream.record_event()
         return event
 
-    @override
     def follow(self) -> None:
+        """Makes the side stream wait for everything queued on the consumer's stream so far."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
 
-    @override
     def wait(self, event: Event) -> None:
+        """Makes the consumer's stream wait for an event."""
         torch.cuda.current_stream(self._device).wait_event(event)  # type: ignore[arg-type]
 
-    @override
-    def keep(self, tensor: torch.Tensor) -> None:
+    def keep(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Tells the allocator that the consumer's stream reads this tensor in the side stream's memory, and returns it.
+
+        Once the tensor is dropped, its memory is not used again before everything queued on the consumer's stream by
+        then is done.
+        """
         if tensor.is_cuda:
             tensor.record_stream(torch.cuda.current_stream(tensor.device))
+        return tensor
 
-    @override
     def synchronize(self) -> None:
+        """Waits until everything queued on the side stream is done."""
         self._stream.synchronize()
 
 
@@ -226,9 +155,9 @@ class DeviceTransfer(Transfer):
         engine: Makes the batches.
     """
 
-    def __init__(self, accelerator: Accelerator, steps: BatchSteps, engine: Engine) -> None:
+    def __init__(self, accelerator: Cuda, steps: BatchSteps, engine: Engine) -> None:
+        super().__init__(steps)
         self._accelerator = accelerator
-        self._steps = steps
         self._engine = engine
         self._release: Callable[[], Any] = lambda: None
         self._registered = range(0)
@@ -269,13 +198,13 @@ class DeviceTransfer(Transfer):
                     ended = True
             if not begun:
                 return
-            yield self._handed_over(begun.popleft())
+            yield self._ready(begun.popleft())
 
     @override
     def close(self) -> None:
         self._release()
         self._registered = range(0)
-        self._steps = self._steps.dropped()
+        super().close()
 
     def _begun(self, batch: Batch) -> tuple[Batch, Event | None]:
         """Queues all work on a batch, which is done at the event."""
@@ -286,7 +215,7 @@ class DeviceTransfer(Transfer):
             try:
                 value = mapped(self._copied, steps.tensors(batch, apart=False))
                 # Reads the slot, too, but no longer once it returns.
-                value, batch = steps.decode(value, batch)
+                value, batch = steps.decoded(value, batch)
             finally:
                 # Even after an error, the slot may be read.
                 if after is not None:
@@ -301,31 +230,17 @@ class DeviceTransfer(Transfer):
         direct = tensor.data_ptr() in self._registered
         return self._accelerator.copy(tensor if direct else self._accelerator.pinned(tensor))
 
-    def _handed_over(self, begun: tuple[Batch, Event | None] | Exception) -> Batch:
+    def _ready(self, begun: tuple[Batch, Event | None] | Exception) -> Batch:
         if isinstance(begun, Exception):
             raise begun
         batch, event = begun
         if event is not None:
             self._accelerator.wait(event)
-            mapped(self._kept, batch.value)
+            mapped(self._accelerator.keep, batch.value)
         return batch
 
-    def _kept(self, tensor: torch.Tensor) -> torch.Tensor:
-        self._accelerator.keep(tensor)
-        return tensor
 
-
-def undecoding(value: Any, batch: Batch) -> tuple[Any, Batch]:
-    """Stands for a `Decode` where nothing is to be decoded."""
-    return value, batch
-
-
-def _unfinished(value: Any, batch: Batch) -> Any:
-    """Stands for a `Finish` that is gone: a pass that the consumer still has must not keep the dataset as it was."""
-    return value
-
-
-def _release(owner: int, accelerator: Accelerator, memory: Any) -> None:
+def _release(owner: int, accelerator: Cuda, memory: Any) -> None:
     if os.getpid() != owner:
         # A copy of the loader in a forked process.
         return
@@ -339,7 +254,7 @@ def transfer_of(device: torch.device | None, steps: BatchSteps, engine: Engine, 
     """Return the transfer from an engine to a device; without a device, batches stay where they were made."""
     if device is not None and device.type == "cuda":
         return DeviceTransfer(Cuda(device), steps, engine)
-    return HostTransfer(steps, pin=pin)
+    return Transfer(steps, pin=pin)
 
 
 def device_of(name: str | torch.device | None, decode: str = "cpu") -> torch.device | None:
@@ -353,8 +268,8 @@ def device_of(name: str | torch.device | None, decode: str = "cpu") -> torch.dev
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError):
-        raise UsageError(f"device={name!r}: expected 'cpu', 'cuda' or 'cuda:N'") from None
-    if device.type not in ("cpu", "cuda"):
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
         raise UsageError(f"device={name!r}: expected 'cpu', 'cuda' or 'cuda:N'")
     if device.type == "cuda" and not torch.cuda.is_available():
         instead = "gives the same batches" if decode == "cpu" else "with decode='cpu' gives the same crops"

@@ -5,29 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, islice
 from typing import Any, Final
 
-import numpy.typing as npt
 import torch
 
-from packtrain._core.schema import PRESENT
-
-from ..dataset.rows import sample_type
 from ..monitoring.stats import Meter
-from .arena import Field, Layout
+from .assembly import BatchSteps
 from .batches import BatchMaker, Probe
-from .blob import unpacked
-from .decoding import UndecodedImages
-from .device import BatchSteps, Transfer, transfer_of, undecoding
-from .encoded import PLANS, SPILT, read
+from .decoding import BatchDecoder
+from .device import Transfer, transfer_of
 from .engine import Batch, Engine, Job, ParallelEngine, SerialEngine
-from .finishing import Finishing
 from .postprocess import Postprocess
 from .workers import WorkerOptions
 
-_PRESENT: Final = f"{PRESENT}."
 _REPLAYED: Final = 4
 """Number of batches that are made to be handed out again and again."""
 
@@ -49,7 +40,7 @@ class PipelineOptions:
     device: torch.device | None
     postprocess: Postprocess
     pin: bool
-    decode: Callable[[BatchMaker, Any, Batch], tuple[Any, Batch]] | None = None
+    decode: BatchDecoder | None = None
     engine: Callable[[BatchMaker, Probe], Engine] | None = None
 
 
@@ -101,12 +92,7 @@ class Pipeline:
             self._meter.attach(self._engine.counters())
         if self._transfer is None:
             # Nothing here may refer to the loader, so that it ends its workers as soon as it is dropped.
-            steps = BatchSteps(
-                partial(_assembled, layout=self._engine.layout),
-                undecoding if options.decode is None else partial(options.decode, maker),
-                partial(_finished, maker.finishing, self._engine.layout),
-                options.postprocess,
-            )
+            steps = BatchSteps(self._engine.layout, maker, options.decode, options.postprocess)
             self._transfer = transfer_of(options.device, steps, self._engine, pin=options.pin)
         return _replayed(jobs, self._make) if replays else self._make(jobs)
 
@@ -157,54 +143,3 @@ def _replayed(jobs: Iterator[Job], make: Callable[[Iterator[Job]], Iterator[Batc
         yield batch._replace(job=job)
         # Samples that were left out, and images that a GPU refused, are told of and counted only once.
         made[number % len(made)] = batch._replace(made=batch.made._replace(skipped=[], refused=()))
-
-
-def _finished(finishing: Finishing, layout: Layout, value: Any, batch: Batch) -> Any:
-    """The batch with the steps on tensors that were left to this process."""
-    if not any(field.unfinished for field in layout.fields.values()):
-        return value
-    positions = batch.value["position"][: batch.made.size].tolist()
-    return finishing.left(value, batch.job.key, positions, layout)
-
-
-def _assembled(batch: Batch, layout: Layout, *, apart: bool) -> Any:
-    """Return the batch as its consumer knows it: a tuple, a named tuple of fields, or what `collate_fn` returned.
-
-    Args:
-        batch: A batch from an engine.
-        layout: What it consists of.
-        apart: True to copy small fields. Otherwise, whoever keeps only them would keep the memory of the whole batch.
-    """
-    made, arrays = batch.made, batch.value
-    if not layout.columns:
-        return made.collated
-    found: dict[str, Any] = {}
-    if layout.varying:
-        found |= unpacked(layout.varying, b"".join(made.blob), made.size)
-    for name, field in layout.fields.items():
-        if field.undecoded and name not in arrays:
-            images = read(arrays, made.size, found[SPILT]) if PLANS in arrays else made.undecoded
-            found[name] = UndecodedImages(images, field.shape)
-            continue
-        whole = name.rpartition(".")[0]
-        if name in layout.columns or whole:
-            found[name] = _tensor(arrays[name][: made.size], field, apart=apart)
-        if whole in layout.columns:
-            # One of several views.
-            found[whole] = (*found.get(whole, ()), found[name])
-    values = [found[name] for name in layout.columns]
-    if not layout.named:
-        return tuple(values)
-    optional = [name for name in found if name.startswith(_PRESENT)]
-    if not optional:
-        return sample_type(layout.columns)(*values)
-    present = sample_type(tuple(name.removeprefix(_PRESENT) for name in optional))(*map(found.get, optional))
-    return sample_type((*layout.columns, PRESENT))(*values, present)
-
-
-def _tensor(array: npt.NDArray[Any] | torch.Tensor, field: Field, *, apart: bool) -> torch.Tensor:
-    # What was decoded on a device is a tensor already.
-    tensor = array if isinstance(array, torch.Tensor) else torch.from_numpy(array)
-    if apart and field.small:
-        tensor = tensor.clone()
-    return tensor.permute(0, 3, 1, 2) if field.channels_last else tensor

@@ -64,7 +64,7 @@ class Operation:
 
 
 class Device:
-    """See `packtrain._readers.loader.device.Accelerator`; it has one side stream and the consumer's.
+    """See `packtrain._readers.loader.device.Cuda`; it has one side stream and the consumer's.
 
     Args:
         choose: Decides how many operations are done now, and on which stream.
@@ -125,10 +125,11 @@ class Device:
     def wait(self, event: Any) -> None:
         self.main.append(Operation(needs=event))
 
-    def keep(self, tensor: torch.Tensor) -> None:
+    def keep(self, tensor: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:
             if tensor.data_ptr() in _addresses(block.memory):
                 block.kept = True
+        return tensor
 
     def synchronize(self) -> None:
         self.event().synchronize()

@@ -68,6 +68,7 @@ TORCH_ALLOWED = {
     "extras/dali/engine.py",
     "readers/dataset/image_dataset.py",
     "readers/dataset/named.py",
+    "readers/loader/assembly.py",
     "readers/loader/pipeline.py",
     "readers/loader/blob.py",
     "readers/loader/columns.py",
