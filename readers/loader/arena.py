@@ -11,24 +11,22 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import json
 import math
 import mmap
 import os
-import struct
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from multiprocessing import reduction
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from packtrain._core.errors import LoaderError, UsageError
+from packtrain._core.errors import LoaderError
 from packtrain._core.memory import available_memory
 
 from ..monitoring.counters import WORDS
@@ -37,10 +35,9 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 # A page: what mmap aligns to, and more than any vector instruction or DMA engine needs.
 _ALIGNMENT: Final = 4096
-# Room on the board for the description of a batch, with dozens of fields.
-_PLAN_BYTES: Final = 16 * _ALIGNMENT
-# What stands before it: its length and its checksum.
-_PLAN: Final = struct.Struct("<qI")
+# Words of the board before the row of each worker: the oldest ticket that is not cancelled, and the number, place, size
+# and checksum of what was announced last.
+_HEAD: Final = 5
 # FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE of fallocate.
 _PUNCH: Final = 0x01 | 0x02
 
@@ -131,40 +128,8 @@ class Layout:
         return _aligned(size)
 
 
-class Recipe(NamedTuple):
-    """Location of the bytes that tell workers what to make from now on.
-
-    Attributes:
-        number: Its number: 1 for the first one after that with which the workers were started.
-        start: Offset in the file.
-        size: Number of bytes.
-        crc32c: Their checksum.
-    """
-
-    number: int
-    start: int
-    size: int
-    crc32c: int
-
-
-class Announced(NamedTuple):
-    """Description of the memory behind the board.
-
-    Attributes:
-        slots: Number of slots.
-        layout: What a slot holds.
-        start: Offset of the first slot.
-        recipe: What batches are made by; None: what the workers were started with.
-    """
-
-    slots: int
-    layout: Layout
-    start: int
-    recipe: Recipe | None = None
-
-
 class Changing(Exception):
-    """The board is being written at this very moment. Only a worker without a ticket can meet this."""
+    """Something is being announced at this very moment. Only a worker without a ticket can meet this."""
 
 
 class Board:
@@ -183,8 +148,8 @@ class Board:
 
     def __init__(self, workers: int, descriptor: int | None = None) -> None:
         self.workers: Final = workers
-        words = 2 + workers + (workers + 1) * WORDS
-        self.size: Final = _aligned(8 * words) + _PLAN_BYTES
+        words = _HEAD + workers + (workers + 1) * WORDS
+        self.size: Final = _aligned(8 * words)
         if descriptor is None:
             try:
                 descriptor = os.memfd_create("packtrain-arena", os.MFD_CLOEXEC)
@@ -194,11 +159,9 @@ class Board:
         weakref.finalize(self, os.close, descriptor)
         if os.fstat(descriptor).st_size < self.size:
             _reserve(descriptor, 0, self.size)
-        memory = memoryview(mmap.mmap(descriptor, self.size))
-        self._plan = memory[-_PLAN_BYTES:]
-        self._words = memory[: 8 * words].cast("q")
-        self._rows = self._words[2 : 2 + workers]
-        self._counters = self._words[2 + workers :]
+        self._words = memoryview(mmap.mmap(descriptor, self.size))[: 8 * words].cast("q")
+        self._rows = self._words[_HEAD : _HEAD + workers]
+        self._counters = self._words[_HEAD + workers :]
         self.counters: Final = np.frombuffer(self._counters, np.int64).reshape(-1, WORDS)
         """The counters of each process, the loader's own last: int64 [workers + 1, WORDS]."""
         self._taken: dict[int, int] = {}
@@ -253,80 +216,43 @@ class Board:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
 
-    def write(self, number: int, content: bytes) -> Recipe:
-        """Writes a recipe to a range of its own.
-
-        Raises:
-            LoaderError: There is not enough memory.
-        """
-        recipe = Recipe(number, self.take(len(content)), len(content), crc32c(content))
-        start = recipe.start
-        while content:
-            written = os.pwrite(self.descriptor, content, start)
-            start, content = start + written, content[written:]
-        return recipe
-
-    def read(self, recipe: Recipe) -> bytes:
-        """The bytes of a recipe.
-
-        Raises:
-            Changing: They have been given back since.
-        """
-        start, size, parts = recipe.start, recipe.size, []
-        while size and (part := os.pread(self.descriptor, size, start)):
-            parts.append(part)
-            start, size = start + len(part), size - len(part)
-        message = b"".join(parts)
-        if crc32c(message) != recipe.crc32c:
-            raise Changing
-        return message
-
     def edition(self) -> int:
         """Return the number of announcements so far."""
         return int(self._words[1])
 
-    def announce(self, slots: int, layout: Layout, start: int | None = None, recipe: Recipe | None = None) -> None:
-        """Writes what lies behind the board, before the first ticket that needs it. No other ticket may be out.
+    def announce(self, content: bytes) -> None:
+        """Announces something to the workers, before the first ticket that needs it. No other ticket may be out.
 
         Workers without a ticket read it soon, too.
 
-        Args:
-            slots: Number of slots.
-            layout: What a slot holds.
-            start: Offset of the first slot; None: right behind the board.
-            recipe: What batches are made by; None: what the workers were started with.
-
         Raises:
-            UsageError: There are too many fields.
+            LoaderError: There is not enough memory.
         """
-        described = layout.batch_size, layout.fields, layout.varying, layout.columns, layout.named
-        edition = self.edition() + 1
-        text = json.dumps([edition, slots, self.size if start is None else start, recipe, *described]).encode()
-        if len(text) > len(self._plan) - _PLAN.size:
-            raise UsageError(
-                f"a batch of {len(layout.columns)} fields is more than the loader can describe: take fewer"
-            )
-        # Workers without a ticket may be reading it. The checksum tells them.
-        self._plan[: _PLAN.size + len(text)] = _PLAN.pack(len(text), crc32c(text)) + text
+        edition, before, start = self.edition() + 1, self._words[2], self.take(len(content))
+        with mmap.mmap(self.descriptor, len(content), offset=start) as memory:
+            memory[:] = content
+        # Workers without a ticket may be reading these words. The checksum tells them.
+        self._words[2], self._words[3], self._words[4] = start, len(content), crc32c(content, edition)
         self._words[1] = edition
+        if before:
+            self.give_back(before)
 
-    def announced(self) -> Announced:
-        """Return what `announce` wrote last.
+    def announced(self, edition: int) -> bytes:
+        """Return what was announced last, if that is this announcement.
 
         Raises:
-            Changing: It is being written.
+            Changing: It is not, or it is just being written.
         """
-        length, checksum = _PLAN.unpack_from(self._plan)
-        text = self._plan[_PLAN.size :][:length].tobytes()
-        if crc32c(text) != checksum:
+        start, size, checksum = self._words[2:_HEAD]
+        parts = []
+        # Not mapped: what another announcement has taken the place of cannot be read to its end.
+        while size > 0 and (part := os.pread(self.descriptor, size, start)):
+            parts.append(part)
+            start, size = start + len(part), size - len(part)
+        content = b"".join(parts)
+        if crc32c(content, edition) != checksum:
             raise Changing
-        edition, slots, start, recipe, batch_size, fields, varying, columns, named = json.loads(text)
-        if edition != self.edition():
-            raise Changing
-        arrays = {name: Field(dtype, tuple(shape), *rest) for name, (dtype, shape, *rest) in fields.items()}
-        others = {name: Varying(kind, dtype, tuple(shape)) for name, (kind, dtype, shape) in varying.items()}
-        layout = Layout(batch_size, arrays, others, tuple(columns), named)
-        return Announced(slots, layout, start, Recipe(*recipe) if recipe else None)
+        return content
 
     def __reduce__(self) -> tuple[Callable[..., Board], tuple[int, Any]]:
         # Only used to send the board to a new process, to which multiprocessing also sends the descriptor.
@@ -358,11 +284,6 @@ class Arena:
         except OSError as error:
             raise _no_room(size, error) from error
         self._slot_type = ctypes.c_ubyte * layout.slot_bytes
-
-    @classmethod
-    def of(cls, board: Board, announced: Announced) -> Self:
-        """The arena that another process has announced."""
-        return cls(board, announced.layout, announced.slots, announced.start)
 
     def clear(self, number: int) -> None:
         """Gives the memory of a slot back to the system. Nobody may have it any more, and it cannot be used again."""

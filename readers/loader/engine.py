@@ -228,7 +228,7 @@ class ParallelEngine(Engine):
         self._arena = Arena(self._board, self.layout, self._ahead + _HELD)
         self._slots = Slots(self._arena)
         self._arrays = [self._arena.arrays(number) for number in range(self._arena.slots)]
-        self._workers.announce(self._arena.slots, self.layout, self._arena.start)
+        self._workers.announce(self.layout, self._arena.slots, self._arena.start)
 
     @override
     def run(self, jobs: Iterator[Job]) -> Iterator[Batch]:
@@ -253,7 +253,7 @@ class ParallelEngine(Engine):
         # No worker may have a ticket: each is made as the board says that lies before it.
         while self._out:
             self._collect(wait=True)
-        layout = self._workers.change(maker, probe, self._arena.slots, self.layout, self._arena.start)
+        layout = self._workers.change(maker, probe)
         if layout is not None and layout != self.layout:
             self.layout = layout
             self._retired.append(self._slots)

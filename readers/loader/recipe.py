@@ -1,4 +1,6 @@
-"""A recipe, which tells running workers how to make batches from now on: everything but what they have open, as bytes.
+"""What is announced to running workers: where batches lie, and a recipe, by which they are made from now on.
+
+A recipe is everything but what the workers had open when they were started, as bytes.
 
 Pickle sends functions and classes by name. A worker that was started earlier may know another one by that name, if it
 is from a notebook or an interactive session, or none at all. Such a recipe needs new workers.
@@ -11,13 +13,42 @@ import pickle
 import sys
 from collections.abc import Mapping, Sequence
 from types import FunctionType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from typing_extensions import override
 
+from .arena import Layout
 from .batches import BatchMaker, Probe
 
 _MAIN: Final = "__main__"
+
+
+class Announced(NamedTuple):
+    """What workers are told.
+
+    Attributes:
+        layout: What a slot holds.
+        slots: Number of slots.
+        start: Offset of the first slot in the shared memory.
+        number: Number of the recipe; 0: batches are made as when the workers were started.
+        recipe: What `packed` returned, unless the number is 0.
+    """
+
+    layout: Layout
+    slots: int
+    start: int
+    number: int = 0
+    recipe: bytes = b""
+
+    def to_bytes(self) -> bytes:
+        """All of it as bytes."""
+        return pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Announced:
+        """What `to_bytes` was called for."""
+        found: Announced = pickle.loads(content)
+        return found
 
 
 def definitions() -> Mapping[str, object]:
@@ -32,7 +63,7 @@ def packed(maker: BatchMaker, probe: Probe, common: Sequence[object], known: Map
     Args:
         maker: Makes batches from now on.
         probe: The samples that show what a batch looks like.
-        common: What the workers have already, see `common_to`.
+        common: What the workers were started with, see `common_to`.
         known: `definitions` when the workers were started.
 
     Returns:
@@ -47,14 +78,14 @@ def packed(maker: BatchMaker, probe: Probe, common: Sequence[object], known: Map
     return file.getvalue()
 
 
-def unpacked(message: bytes, before: BatchMaker) -> tuple[BatchMaker, Probe]:
+def unpacked(message: bytes, common: Sequence[object]) -> tuple[BatchMaker, Probe]:
     """The maker and the samples in a recipe; raises whatever their classes raise.
 
     Args:
         message: What `packed` returned.
-        before: What has made batches until now.
+        common: What this worker was started with, see `common_to`.
     """
-    found: tuple[BatchMaker, Probe] = _Unpickler(io.BytesIO(message), common_to(before)).load()
+    found: tuple[BatchMaker, Probe] = _Unpickler(io.BytesIO(message), common).load()
     return found
 
 

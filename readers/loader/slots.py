@@ -14,9 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
-
-from typing_extensions import override
+from typing import Any, Protocol
 
 from .arena import Arena, Arrays
 
@@ -48,14 +46,14 @@ class Slots:
         self._returned: deque[_Lent] = deque()
         self._forking = 0
         """Number of threads that are about to fork."""
-        self._shared: list[tuple[_Family, set[int]]] = []
-        """The slots that were lent when a process was forked."""
+        self._shared: list[tuple[_Family | None, set[int]]] = []
+        """The slots that were lent when a process was forked; None: it counts as living for ever."""
         _all[id(self)] = self
 
     def __len__(self) -> int:
         """Number of slots that are neither taken, nor lent, nor shared. A device may still be reading some of them."""
         returned = 0 if self._forking else len(self._returned)
-        self._shared = [(family, slots) for family, slots in self._shared if family.lives()]
+        self._shared = [(family, slots) for family, slots in self._shared if family is None or family.lives()]
         for _ in range(returned):
             lent = self._returned.popleft()
             if any(lent.number in slots for _, slots in self._shared):
@@ -88,12 +86,17 @@ class Slots:
         """Makes a taken slot free again."""
         self._free.append(number)
 
-    def lend(self, number: int) -> Loan:
-        """Lends a taken slot to the consumer."""
+    def lend(self, number: int) -> tuple[Arrays, Callable[[Event], None]]:
+        """Lends a taken slot to the consumer, until none of its arrays is alive, nor anything made of them.
+
+        Returns:
+            The fields as arrays [batch_size, ...]. And a function that takes an event before which the slot must not
+            be written again either; it must be called while an array is alive.
+        """
         buffer = self._arena.slot(number)
         self._lent[number] = _Lent(buffer, self._returned.append)
         self._lent[number].number = number
-        return Loan(self._arena.layout.arrays(buffer), self._events[number].append)
+        return self._arena.layout.arrays(buffer), self._events[number].append
 
     def retire(self) -> bool:
         """Gives the memory of all free slots back, for a consumer who only holds batches of before.
@@ -113,7 +116,7 @@ class Slots:
         self._forking += 1
         return [lent for lent in list(self._lent.values()) if lent() is None]
 
-    def end_fork(self, ended: list[_Lent], family: _Family) -> None:
+    def end_fork(self, ended: list[_Lent], family: _Family | None) -> None:
         """Slots may become free again, but those that are lent now not before the family has ended."""
         numbers = {lent.number for lent in list(self._lent.values()) if not any(lent is other for other in ended)}
         if numbers:
@@ -125,18 +128,6 @@ class _Lent(weakref.ref[Any]):
     """Refers to the bytes of a lent slot, not to one of the arrays over them."""
 
     number: int
-
-
-class Loan(NamedTuple):
-    """A slot that the consumer has: free again when none of its arrays is alive, nor anything made from them.
-
-    Attributes:
-        arrays: The fields as arrays [batch_size, ...].
-        after: Takes an event before which the slot must not be written again either. Call it while an array is alive.
-    """
-
-    arrays: Arrays
-    after: Callable[[Event], None]
 
 
 class _Family:
@@ -164,25 +155,6 @@ class _Family:
         return not self._poll.poll(0)
 
 
-class _Unknown(_Family):
-    """A family that counts as living for ever, since there is no descriptor left to watch it with."""
-
-    def __init__(self) -> None:
-        pass
-
-    @override
-    def forked(self) -> None:
-        pass
-
-    @override
-    def join(self) -> None:
-        pass
-
-    @override
-    def lives(self) -> bool:
-        return True
-
-
 class _Fork(threading.local):
     """A fork under way in this thread."""
 
@@ -190,7 +162,8 @@ class _Fork(threading.local):
     """True for a worker, which reads nothing that was handed out."""
     slots: Sequence[tuple[Slots, list[_Lent]]] = ()
     """All slots that there are, and their loans that have ended."""
-    family: _Family = _Unknown()
+    family: _Family | None = None
+    """The process that is forked; None: there was no descriptor left to watch it with."""
 
 
 _all: weakref.WeakValueDictionary[int, Slots] = weakref.WeakValueDictionary()
@@ -214,21 +187,22 @@ def _before_fork() -> None:
     try:
         _fork.family = _Family()
     except OSError:
-        _fork.family = _Unknown()
+        _fork.family = None
     _fork.slots = [(slots, slots.begin_fork()) for slots in found]
 
 
 def _after_fork_in_parent() -> None:
     if not _fork.slots:
         return
-    _fork.family.forked()
+    if _fork.family is not None:
+        _fork.family.forked()
     for slots, ended in _fork.slots:
         slots.end_fork(ended, _fork.family)
     _fork.slots = ()
 
 
 def _after_fork_in_child() -> None:
-    if _fork.slots:
+    if _fork.slots and _fork.family is not None:
         _fork.family.join()
     # They are the parent's.
     _all.clear()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
@@ -22,9 +22,9 @@ from packtrain._core.errors import PacktrainError
 from packtrain._core.launching import depend_on
 
 from ..monitoring.timing import StageTimer
-from .arena import Announced, Arena, Board
+from .arena import Arena, Board
 from .batches import CANCELLED, BatchMaker, Made, Probe
-from .recipe import unpacked
+from .recipe import Announced, common_to, unpacked
 from .samples import blamed, sendable
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ NO_TICKET: Final = -1
 PROBE: Final = -2
 """Number of the first ticket, and of the first by another recipe, which asks what a batch looks like."""
 # Number, slot and size are signed; the key takes all 64 bits.
-_TICKET: Final = "<qqqQ"
+TICKET: Final = struct.Struct("<qqqQ")
+"""A ticket as a message."""
 # What the message of a batch begins with: a mark that no pickle begins with, ticket, samples, and the length of a JSON
 # list of what is wrong with the samples that were left out. The blob follows.
 _BATCH: Final = struct.Struct("<cqqq")
@@ -60,15 +61,6 @@ class Ticket(NamedTuple):
     slot: int
     size: int
     key: int
-
-    def packed(self) -> bytes:
-        """The ticket as one message."""
-        return struct.pack(_TICKET, *self)
-
-    @classmethod
-    def unpacked(cls, message: bytes) -> Self:
-        """The ticket in a message."""
-        return cls(*struct.unpack(_TICKET, message))
 
 
 def message_of(ticket: int, made: Made) -> Buffer:
@@ -159,7 +151,7 @@ def _work(assignment: Assignment) -> None:
             if state.look():
                 timer.discard_usage()
         else:
-            _answer(Ticket.unpacked(message), state, timer, results)
+            _answer(Ticket(*TICKET.unpack(message)), state, timer, results)
             board.note(number, -1)
             timer.idle()
 
@@ -167,7 +159,7 @@ def _work(assignment: Assignment) -> None:
 def _received(tickets: socket.socket) -> bytes | None:
     """The next ticket; None if there has been none for a while; empty if the loader is gone."""
     try:
-        return tickets.recv(struct.calcsize(_TICKET))
+        return tickets.recv(TICKET.size)
     except BlockingIOError:
         return None
 
@@ -206,10 +198,10 @@ class _WorkerState:
     """
 
     def __init__(self, assignment: Assignment) -> None:
-        self._number = assignment.number
         self._board = assignment.board
         self._current = assignment.board.current(assignment.number)
         self._maker, self._probe = assignment.maker, assignment.probe
+        self._common = common_to(assignment.maker)
         self._edition = 0
         self._announced: Announced | None = None
         self._arena: Arena | None = None
@@ -247,7 +239,7 @@ class _WorkerState:
         self._follow()
         if self._arena is None:
             assert self._announced is not None
-            self._arena = Arena.of(self._board, self._announced)
+            self._arena = Arena(self._board, *self._announced[:3])
         arena = self._arena
         return self._maker.make(ticket.key, ticket.size, arena.layout, arena.arrays(ticket.slot), timer, cancelled)
 
@@ -256,10 +248,10 @@ class _WorkerState:
         edition = self._board.edition()
         if edition == self._edition:
             return False
-        found, earlier = self._board.announced(), self._announced
-        if found.recipe is not None and (earlier is None or found.recipe != earlier.recipe):
+        found, earlier = Announced.from_bytes(self._board.announced(edition)), self._announced
+        if found.number != (0 if earlier is None else earlier.number):
             before = self._maker
-            self._maker, self._probe = unpacked(self._board.read(found.recipe), before)
+            self._maker, self._probe = unpacked(found.recipe, self._common)
             # The assignment still refers to the first of them.
             for store in set(before.samples.stores).difference(self._maker.samples.stores):
                 store.release()
@@ -267,7 +259,7 @@ class _WorkerState:
                 store.close_unused()
         if earlier is not None and found[:3] != earlier[:3]:
             self._arena = None
-        self._edition, self._announced = edition, found
+        self._edition, self._announced = edition, found._replace(recipe=b"")
         return True
 
 

@@ -27,12 +27,12 @@ from packtrain._core.interrupts import postponed_ctrl_c
 from packtrain._core.launching import Lifeline
 from packtrain._core.processes import how_ended
 
-from .arena import Board, Layout, Recipe
+from .arena import Board, Layout
 from .batches import BatchMaker, Made, Probe
-from .recipe import common_to, definitions, packed
+from .recipe import Announced, common_to, definitions, packed
 from .samples import blamed
 from .slots import forking_worker
-from .worker import LOOK, PROBE, Assignment, Ticket, result_of, run
+from .worker import LOOK, PROBE, TICKET, Assignment, Ticket, result_of, run
 
 # Seconds after which a worker that does not end by itself is killed.
 _PATIENCE: Final = 2.0
@@ -104,7 +104,7 @@ class Workers:
         self._timeout: Final = options.timeout or None
         self._forks: Final = options.context.get_start_method() == "fork"
         self._known: Final = definitions()
-        self._recipe: Recipe | None = None
+        self._told = Announced(Layout(0, {}), 0, 0)
         self._unsent: deque[bytes] = deque()
         self._tickets, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, LOOK)
@@ -176,15 +176,12 @@ class Workers:
         assert found is not None
         return found
 
-    def change(self, maker: BatchMaker, probe: Probe, slots: int, layout: Layout, start: int) -> Layout | None:
+    def change(self, maker: BatchMaker, probe: Probe) -> Layout | None:
         """Lets the workers make batches in another way from now on. No ticket may be out.
 
         Args:
             maker: Makes batches.
             probe: The samples that show what a batch looks like.
-            slots: Number of slots up to now.
-            layout: What they hold.
-            start: Offset of the first one.
 
         Returns:
             What a batch looks like; None if the workers that are running cannot take this.
@@ -196,18 +193,18 @@ class Workers:
         message = packed(maker, probe, self._common, self._known)
         if message is None:
             return None
-        before, number = self._recipe, 1 if self._recipe is None else self._recipe.number + 1
-        self._recipe = self._board.write(number, message)
-        self._board.announce(slots, layout, start, self._recipe)
-        if before is not None:
-            self._board.give_back(before.start)
+        self._tell(self._told._replace(number=self._told.number + 1, recipe=message))
         # Only from now on: until then, a worker may not have had a lease on what it read.
-        self._describe, self._common = maker.samples.describe, common_to(maker)
+        self._describe = maker.samples.describe
         return self._probed()
 
-    def announce(self, slots: int, layout: Layout, start: int) -> None:
-        """Tells the workers where the slots are, see `Board.announce`."""
-        self._board.announce(slots, layout, start, self._recipe)
+    def announce(self, layout: Layout, slots: int, start: int) -> None:
+        """Tells the workers where the slots are, see `Announced`. No ticket may be out."""
+        self._tell(self._told._replace(layout=layout, slots=slots, start=start))
+
+    def _tell(self, announced: Announced) -> None:
+        self._board.announce(announced.to_bytes())
+        self._told = announced
 
     def _probed(self) -> Layout | None:
         self.submit(Ticket(PROBE, 0, 0, 0))
@@ -222,7 +219,7 @@ class Workers:
 
     def submit(self, ticket: Ticket) -> None:
         """Puts a ticket at the end of the queue."""
-        self._unsent.append(ticket.packed())
+        self._unsent.append(TICKET.pack(*ticket))
         self._flush()
 
     def _flush(self) -> None:

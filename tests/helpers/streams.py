@@ -271,14 +271,13 @@ class Inline:
     def layout(self) -> Layout:
         return self._maker.layout(self._probe)
 
-    def change(self, maker: BatchMaker, probe: Probe, *_: Any) -> Layout:
+    def change(self, maker: BatchMaker, probe: Probe) -> Layout:
         assert not self._tickets
         self._maker, self._probe = maker, probe
         return self.layout()
 
-    def announce(self, slots: int, layout: Layout, start: int) -> None:
-        self._board.announce(slots, layout, start)
-        self._arena = None
+    def announce(self, layout: Layout, slots: int, start: int) -> None:
+        self._arena = Arena(self._board, layout, slots, start)
 
     def submit(self, ticket: Ticket) -> None:
         self._tickets.append(ticket)
@@ -296,7 +295,8 @@ class Inline:
     def _made(self, ticket: Ticket) -> Made:
         if ticket.number < self._oldest:
             return CANCELLED
-        arena = self._arena = self._arena or Arena.of(self._board, self._board.announced())
+        arena = self._arena
+        assert arena is not None
         arrays = arena.arrays(ticket.slot)
         try:
             return self._maker.make(ticket.key, ticket.size, arena.layout, arrays)

@@ -24,7 +24,7 @@ from torch.utils.dlpack import from_dlpack
 
 from packtrain import Loader
 from packtrain._readers.loader.arena import Arena, Board, Field, Layout
-from packtrain._readers.loader.slots import Loan, Slots
+from packtrain._readers.loader.slots import Slots
 from packtrain.errors import LoaderError
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
@@ -267,10 +267,10 @@ def loans(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[Any], None]]:
     found: dict[int, Callable[[Any], None]] = {}
     lend = Slots.lend
 
-    def noted(self: Slots, number: int) -> Loan:
-        loan = lend(self, number)
-        found[loan.arrays["image"].ctypes.data] = loan.after
-        return loan
+    def noted(self: Slots, number: int) -> Any:
+        arrays, after = lend(self, number)
+        found[arrays["image"].ctypes.data] = after
+        return arrays, after
 
     monkeypatch.setattr(Slots, "lend", noted)
     return found
@@ -303,11 +303,11 @@ def test_free_slots_are_taken_but_not_those_a_device_reads() -> None:
     assert (slots.take(), len(slots)) == (None, 0)
     slots.give_back(1)
     assert slots.take() == 1
-    loan = slots.lend(1)
-    loan.after(first := stream.copy(torch.zeros(1)))
-    loan.after(second := stream.copy(torch.zeros(1)))
+    arrays, after = slots.lend(1)
+    after(first := stream.copy(torch.zeros(1)))
+    after(second := stream.copy(torch.zeros(1)))
     assert len(slots) == 0
-    del loan
+    del arrays
     assert (len(slots), slots.take()) == (1, None)
     slots.give_back(2)
     assert slots.take() == 2
@@ -324,10 +324,7 @@ def test_free_slots_are_taken_but_not_those_a_device_reads() -> None:
 def test_an_arena_is_one_memory_in_every_process() -> None:
     board = Board(1)
     arena = Arena(board, LAYOUT, 2)
-    board.announce(2, LAYOUT)
-    copy = Board(1, os.dup(board.descriptor))
-    other = Arena.of(copy, copy.announced())
-    assert (other.slots, other.layout) == (2, LAYOUT)
+    other = Arena(Board(1, os.dup(board.descriptor)), LAYOUT, 2, arena.start)
     other.arrays(1)["image"][:] = 7
     arena.arrays(0)["image"][:] = 5
     assert [int(arena.arrays(slot)["image"].min()) for slot in (0, 1)] == [5, 7]

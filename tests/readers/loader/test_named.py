@@ -31,8 +31,6 @@ from packtrain import Loader, StoreOptions
 from packtrain._core.options import LabelSpec
 from packtrain._core.schema import Field, Schema
 from packtrain._readers.dataset.rows import sample_type
-from packtrain._readers.loader.arena import Board, Layout, Varying
-from packtrain._readers.loader.arena import Field as Column
 from packtrain.errors import LoaderError, UsageError
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
@@ -338,19 +336,6 @@ class TestRefusals:
         loader = Loader(dataset(8, change=change), 4, num_workers=workers, multiprocessing_context="fork")
         with loader, pytest.raises(LoaderError, match=f"row 6, position 6: {message}"):
             list(loader)
-
-    def test_too_many_fields(self) -> None:
-        board = Board(1)
-        layout = Layout(2, {f"field_{number}": Column("<f8", (3,)) for number in range(3000)})
-        with pytest.raises(UsageError, match="more than the loader can describe"):
-            board.announce(4, layout)
-
-    def test_what_is_announced_is_read(self) -> None:
-        board = Board(1)
-        fields = {"image": Column("|u1", (2, 3, 1), channels_last=True), "label": Column("<i8", small=True)}
-        layout = Layout(2, fields, {"boxes": Varying("ragged", "<f4", (4,)), "text": Varying("text")}, ("a", "b"), True)
-        board.announce(4, layout)
-        assert board.announced() == (4, layout, board.size, None)
 
 
 def test_a_field_is_optional_if_it_is_so_in_any_part() -> None:
