@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from enum import IntEnum
 from typing import Final
 
 import numpy as np
@@ -22,66 +21,58 @@ Clock = Callable[[], int]
 _TRIES: Final = 3
 
 
-class Count(IntEnum):
-    """Meaning of each word, under the name that its figure has.
+class Count:
+    """Number of each word of a row, under the name that its figure has.
 
     Times are in nanoseconds, by the clock that all processes of a machine share.
     """
 
-    PHASE = 0
+    PHASE: Final = 0
     """The phase that the process is in: the word that its time is added to."""
-    SINCE = 1
+    SINCE: Final = 1
     """When that phase began."""
-    PAUSE = 2
+    PAUSE: Final = 2
     """Phase: no pass is under way. Belongs to no figure."""
-    BUSY = 3
+    BUSY: Final = 3
     """Phase: a worker makes batches."""
-    IDLE = 4
+    IDLE: Final = 4
     """Phase: a worker has no batch to make."""
-    STARTUP = 5
+    STARTUP: Final = 5
     """Phase: the consumer waits for the first batch of a pass."""
-    WAITING = 6
+    WAITING: Final = 6
     """Phase: the consumer waits for a later batch."""
-    CONSUMING = 7
+    CONSUMING: Final = 7
     """Phase: the consumer works on a batch."""
-    COLLECTING = 8
+    COLLECTING: Final = 8
     """The part of `WAITING` until batches are made; the rest is their postprocessing."""
-    BATCHES = 9
+    BATCHES: Final = 9
     """Batches handed out."""
-    SAMPLES = 10
+    SAMPLES: Final = 10
     """Samples handed out."""
-    SKIPPED = 11
+    SKIPPED: Final = 11
     """Damaged records that were left out."""
-    STARVED = 12
+    STARVED: Final = 12
     """Batches that were not ready when the consumer asked for them."""
-    COPIED = 13
+    COPIED: Final = 13
     """Batches that had to be handed out as copies."""
-    READ_BYTES = 14
+    READ_BYTES: Final = 14
     """Bytes of the records that were read."""
-    PROCESSOR = 15
+    PROCESSOR: Final = 15
     """Processor time of a worker while it was busy."""
-    DISK_BYTES = 16
+    DISK_BYTES: Final = 16
     """Bytes that had to be read from a disk meanwhile."""
-    DISK_FAULTS = 17
+    DISK_FAULTS: Final = 17
     """Page faults that had to wait for a disk."""
-    REFUSED = 18
+    REFUSED: Final = 18
     """Images that DALI or the GPU refused, so that packtrain decoded them on the CPU."""
-    CHUNK = 19
+    CHUNK: Final = 19
     """Time that a worker waited for chunks from an object store while it was busy."""
-    FETCHED_BYTES = 20
+    FETCHED_BYTES: Final = 20
     """Bytes that were fetched from it meanwhile."""
 
 
-TIMES: Final = (
-    *(Count.BUSY, Count.IDLE, Count.STARTUP, Count.WAITING, Count.CONSUMING, Count.COLLECTING),
-    *(Count.PROCESSOR, Count.CHUNK),
-)
-"""The words that are nanoseconds."""
-# Up to Python 3.11, looking up a member of an enumeration takes longer than counting.
-PAUSE, BUSY, IDLE = Count.PAUSE, Count.BUSY, Count.IDLE
-STARTUP, WAITING, CONSUMING, COLLECTING = Count.STARTUP, Count.WAITING, Count.CONSUMING, Count.COLLECTING
-BATCHES, SAMPLES, SKIPPED = Count.BATCHES, Count.SAMPLES, Count.SKIPPED
-WORDS: Final = len(Count) + len(Stage)
+COUNTS: Final = 21
+WORDS: Final = COUNTS + len(Stage)
 """Words in a row: the counts, then the time of each stage in nanoseconds."""
 
 
@@ -99,14 +90,10 @@ class Counters:
 
     @property
     def phase(self) -> int:
-        """The present phase: a plain number.
-
-        NumPy drops whatever error comes up when it compares a number of its own with a member of an enumeration. In
-        Python 3.11 that runs code of the enumeration's, so Ctrl-C may be lost there.
-        """
+        """The present phase."""
         return int(self._words[0])
 
-    def enter(self, phase: Count) -> int:
+    def enter(self, phase: int) -> int:
         """Begins a phase, which ends the one before it.
 
         Args:
@@ -124,7 +111,7 @@ class Counters:
         words[0], words[1] = phase, now
         return now
 
-    def add(self, count: Count, amount: int = 1) -> None:
+    def add(self, count: int, amount: int = 1) -> None:
         """Adds to a count."""
         self._words[count] += amount
 

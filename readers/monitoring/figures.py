@@ -191,14 +191,11 @@ class Figures:
         """All figures and ratios, for JSON."""
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         found |= {"setup": vars(self.setup).copy(), "stage_seconds": dict(self.stage_seconds)}
-        if self.growth is None:
-            del found["growth"]
-        else:
-            found["growth"] = {**vars(self.growth), "reuse": self.growth.reuse}
-        return found | {
-            name: getattr(self, name)
-            for name in ("wall_seconds", "wait_share", "samples_per_second", "bytes_per_second", "busy_share")
-        }
+        growth = found.pop("growth")
+        if growth is not None:
+            found["growth"] = {**vars(growth), "reuse": growth.reuse}
+        ratios = "wall_seconds", "wait_share", "samples_per_second", "bytes_per_second", "busy_share"
+        return found | {name: getattr(self, name) for name in ratios}
 
 
 def _ratio(part: float, whole: float) -> float:

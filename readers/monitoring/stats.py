@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
@@ -12,24 +12,7 @@ import numpy as np
 from packtrain._codec.stages import Stage
 
 from . import bottleneck
-from .counters import (
-    BATCHES,
-    COLLECTING,
-    CONSUMING,
-    PAUSE,
-    SAMPLES,
-    SKIPPED,
-    STARTUP,
-    TIMES,
-    WAITING,
-    WORDS,
-    Clock,
-    Count,
-    Counters,
-    Words,
-    blank,
-    totals,
-)
+from .counters import COUNTS, WORDS, Clock, Count, Counters, Words, blank, totals
 from .figures import Figures, Growth, Setup
 
 T = TypeVar("T")
@@ -37,6 +20,17 @@ _SECONDS: Final = 1e-9
 """In a nanosecond."""
 _EXACT: Final = (Stage.COPY, Stage.COLLATE, Stage.HANDOFF, Stage.FINISH)
 """Stages of a whole batch. The others are stages of a sample, and only some samples are timed."""
+
+
+_TIMES: Final = {
+    name: getattr(Count, name.upper())
+    for name in ("startup", "waiting", "consuming", "collecting", "busy", "idle", "processor", "chunk")
+}
+"""The words that become seconds, by the name of the figure."""
+_FIGURES: Final = {
+    each.name: getattr(Count, each.name.upper()) for each in fields(Figures) if hasattr(Count, each.name.upper())
+}
+"""The words that are figures themselves."""
 
 
 class ScalarWriter(Protocol):
@@ -168,9 +162,9 @@ class Meter:
             skipped: Number of samples left out of it.
             refused: Number of images that DALI or the GPU refused to decode.
         """
-        self._counters.add(SAMPLES, samples)
+        self._counters.add(Count.SAMPLES, samples)
         if skipped:
-            self._counters.add(SKIPPED, skipped)
+            self._counters.add(Count.SKIPPED, skipped)
         if refused:
             self._counters.add(Count.REFUSED, refused)
 
@@ -190,22 +184,22 @@ class Meter:
         """
         counters, this = self._counters, object()
         self._begun, self._pass = self._total(), this
-        counters.enter(STARTUP)
+        counters.enter(Count.STARTUP)
         try:
             while True:
                 # In a list, because a variable would keep the batch alive after the consumer has dropped it.
                 found = [next(batches)]
                 if self._pass is this:
-                    counters.enter(CONSUMING)
-                    counters.add(BATCHES)
+                    counters.enter(Count.CONSUMING)
+                    counters.add(Count.BATCHES)
                 yield found.pop()
                 if self._pass is this:
-                    counters.enter(WAITING)
+                    counters.enter(Count.WAITING)
         except StopIteration:
             return
         finally:
             if self._pass is this:
-                counters.enter(PAUSE)
+                counters.enter(Count.PAUSE)
 
     def collected(self, batches: Iterator[T]) -> Iterator[T]:
         """Yields batches as they are made, and times how long the consumer waits for that."""
@@ -217,14 +211,14 @@ class Meter:
             except StopIteration:
                 return
             finally:
-                if counters.phase == WAITING:
-                    counters.add(COLLECTING, clock() - before)
+                if counters.phase == Count.WAITING:
+                    counters.add(Count.COLLECTING, clock() - before)
             yield found.pop()
 
     def _stats(self, before: Words) -> Stats:
         growth = self._growth
         if growth is not None:
-            growth = replace(growth, handed_out=int(self._own[SAMPLES]))
+            growth = replace(growth, handed_out=int(self._own[Count.SAMPLES]))
         return _stats(self._setup, self._total() - before, growth)
 
     def _total(self) -> Words:
@@ -233,14 +227,12 @@ class Meter:
 
 
 def _stats(setup: Setup, counts: Words, growth: Growth | None) -> Stats:
-    values = dict(zip(Count, counts.tolist(), strict=False))
-    found: dict[str, Any] = {count.name.lower(): values[count] for count in Count if count >= BATCHES}
-    for count in TIMES:
-        found.pop(count.name.lower(), None)
-        found[f"{count.name.lower()}_seconds"] = values[count] * _SECONDS
+    values = counts.tolist()
+    found = {name: values[number] for name, number in _FIGURES.items()}
+    found |= {f"{name}_seconds": values[number] * _SECONDS for name, number in _TIMES.items()}
     busy = found["busy_seconds"]
     found |= {name: min(busy, found[name]) for name in ("processor_seconds", "chunk_seconds")}
-    stages = _stage_seconds(busy, counts[len(Count) :].tolist())
+    stages = _stage_seconds(busy, values[COUNTS:])
     return Stats(setup=setup, growth=growth, stage_seconds=stages, **found)
 
 

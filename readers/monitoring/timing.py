@@ -14,13 +14,12 @@ from typing import Final
 from packtrain._codec.stages import OnStage, Stage, untimed
 
 from ..dataset.store import Opened
-from .counters import BUSY, IDLE, Clock, Count, Counters, blank
+from .counters import COUNTS, Clock, Count, Counters, blank
 
 EVERY: Final = 32
 """One sample in this many is timed, on average. Samples are chosen at random: every 32nd would often be at the
 same place in each batch."""
 _BLOCK_BYTES: Final = 512
-_STAGES: Final = len(Count)
 _USAGE: Final = (Count.PROCESSOR, Count.DISK_BYTES, Count.DISK_FAULTS, Count.READ_BYTES, Count.CHUNK)
 
 
@@ -60,11 +59,11 @@ class StageTimer:
 
     def idle(self) -> None:
         """There is no batch to make."""
-        self._counters.enter(IDLE)
+        self._counters.enter(Count.IDLE)
 
     def begin_batch(self) -> None:
         """A batch begins."""
-        self._batch_stage = self._counters.enter(BUSY)
+        self._batch_stage = self._counters.enter(Count.BUSY)
 
     def discard_usage(self) -> None:
         """Leaves out what this thread has used since the last call: it was not used for batches."""
@@ -99,12 +98,12 @@ class StageTimer:
         """
         now = self._clock()
         if stage is not None:
-            self._words[_STAGES + stage] += now - self._batch_stage
+            self._words[COUNTS + stage] += now - self._batch_stage
         self._batch_stage = now
 
     def _end_sample_stage(self, stage: Stage) -> None:
         now = self._clock()
-        self._words[_STAGES + stage] += now - self._sample_stage
+        self._words[COUNTS + stage] += now - self._sample_stage
         self._sample_stage = now
 
     def _usage(self) -> tuple[int, int, int, int, int]:

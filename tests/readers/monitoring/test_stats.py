@@ -27,7 +27,7 @@ from packtrain._core.options import StoreOptions
 from packtrain._readers.loader.batches import BatchMaker, Probe
 from packtrain._readers.loader.samples import SampleMaker
 from packtrain._readers.monitoring import bottleneck
-from packtrain._readers.monitoring.counters import WORDS, Count, Counters, blank, totals
+from packtrain._readers.monitoring.counters import COUNTS, WORDS, Count, Counters, blank, totals
 from packtrain._readers.monitoring.figures import Setup
 from packtrain._readers.monitoring.stats import Meter, Stats
 from packtrain._readers.monitoring.timing import EVERY, StageTimer
@@ -263,7 +263,7 @@ def two_stages(sample: int, on_stage: OnStage) -> None:
 
 
 def stage_words(words: Any) -> dict[Stage, int]:
-    return {stage: words[len(Count) + stage] for stage in Stage}
+    return {stage: words[COUNTS + stage] for stage in Stage}
 
 
 @given(st.integers(1, 200), st.integers(1, 40))
@@ -324,7 +324,7 @@ def test_a_batch_that_failed_leaves_no_time_to_the_next_one() -> None:
     timer.begin_sample()
     on_stage(Stage.READ)
     timer.end_stage(None)
-    assert sum(words[len(Count) :]) == 0
+    assert sum(words[COUNTS:]) == 0
 
 
 class Recording(StageTimer):
