@@ -160,7 +160,10 @@ class Board:
         if os.fstat(descriptor).st_size < self.size:
             _reserve(descriptor, 0, self.size)
         self._words = memoryview(mmap.mmap(descriptor, self.size))[: 8 * words].cast("q")
-        self._rows = self._words[_HEAD : _HEAD + workers]
+        self.oldest: Final = self._words[:1]
+        """Number of the oldest ticket that is not cancelled, int64 [1]."""
+        self.rows: Final = self._words[_HEAD : _HEAD + workers]
+        """The row that each worker is reading, int64 [workers]; -1 if it is between two batches."""
         self._counters = self._words[_HEAD + workers :]
         self.counters: Final = np.frombuffer(self._counters, np.int64).reshape(-1, WORDS)
         """The counters of each process, the loader's own last: int64 [workers + 1, WORDS]."""
@@ -170,26 +173,6 @@ class Board:
     def words(self, process: int) -> memoryview:
         """The row of `counters` that a process writes, int64 [WORDS]."""
         return self._counters[process * WORDS : (process + 1) * WORDS]
-
-    def cancel(self, oldest: int) -> None:
-        """Cancels all tickets older than this one."""
-        self._words[0] = oldest
-
-    def oldest(self) -> memoryview:
-        """Number of the oldest ticket that is not cancelled, int64 [1]."""
-        return self._words[:1]
-
-    def note(self, worker: int, row: int) -> None:
-        """Writes the row that a worker is reading; -1 if there is none."""
-        self._rows[worker] = row
-
-    def current(self, worker: int) -> memoryview:
-        """The row that a worker is reading, int64 [1]."""
-        return self._rows[worker : worker + 1]
-
-    def row(self, worker: int) -> int:
-        """The row that a worker read last; -1 if it is between two batches."""
-        return int(self._rows[worker])
 
     def take(self, size: int) -> int:
         """Takes a range behind the board that nobody uses. Returns where it begins.

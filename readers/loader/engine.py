@@ -204,7 +204,9 @@ class ParallelEngine(Engine):
         self._board = Board(options.count)
         self._workers = Workers(maker, self._board, probe, options)
         try:
-            self.layout = self._workers.layout()
+            layout = self._workers.probed()
+            assert layout is not None
+            self.layout = layout
             self._allocate()
         except BaseException:
             self._workers.close()

@@ -136,7 +136,8 @@ def run(assignment: Assignment) -> None:
 
 def _work(assignment: Assignment) -> None:
     board, number, results = assignment.board, assignment.number, assignment.results
-    timer = StageTimer(board.words(number), assignment.maker.samples.opened, current=board.current(number))
+    current = board.rows[number : number + 1]
+    timer = StageTimer(board.words(number), assignment.maker.samples.opened, current=current)
     timer.idle()
     if assignment.init is not None:
         try:
@@ -145,23 +146,21 @@ def _work(assignment: Assignment) -> None:
             results.send((NO_TICKET, _failed(f"worker_init_fn({number}) failed", error)))
             return
     timer.discard_usage()
-    state = _WorkerState(assignment)
-    while (message := _received(assignment.tickets)) != b"":
-        if message is None:
+    state = _WorkerState(assignment, current)
+    while True:
+        try:
+            message = assignment.tickets.recv(TICKET.size)
+        except BlockingIOError:
+            # There has been no ticket for a while.
             if state.look():
                 timer.discard_usage()
         else:
+            if not message:
+                # The loader is gone.
+                return
             _answer(Ticket(*TICKET.unpack(message)), state, timer, results)
-            board.note(number, -1)
+            current[0] = -1
             timer.idle()
-
-
-def _received(tickets: socket.socket) -> bytes | None:
-    """The next ticket; None if there has been none for a while; empty if the loader is gone."""
-    try:
-        return tickets.recv(TICKET.size)
-    except BlockingIOError:
-        return None
 
 
 def _answer(ticket: Ticket, state: _WorkerState, timer: StageTimer, results: Connection) -> None:
@@ -195,11 +194,12 @@ class _WorkerState:
 
     Args:
         assignment: What it begins with.
+        current: Gets the row that is being read, int64 [1].
     """
 
-    def __init__(self, assignment: Assignment) -> None:
+    def __init__(self, assignment: Assignment, current: memoryview) -> None:
         self._board = assignment.board
-        self._current = assignment.board.current(assignment.number)
+        self._current = current
         self._maker, self._probe = assignment.maker, assignment.probe
         self._common = common_to(assignment.maker)
         self._edition = 0
@@ -229,7 +229,7 @@ class _WorkerState:
 
     def made(self, ticket: Ticket, timer: StageTimer) -> Made:
         """The batch of a ticket."""
-        number, oldest = ticket.number, self._board.oldest()
+        number, oldest = ticket.number, self._board.oldest
 
         def cancelled() -> bool:
             return number < oldest[0]

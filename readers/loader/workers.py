@@ -20,7 +20,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from packtrain._core.errors import LoaderError, UsageError
 from packtrain._core.interrupts import postponed_ctrl_c
@@ -109,7 +109,7 @@ class Workers:
         self._tickets, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, LOOK)
         self._tickets.setblocking(False)
-        self._started: list[_Started] = []
+        self._started: list[tuple[BaseProcess, Lifeline]] = []
         self._selector = selectors.DefaultSelector()
         # Ends what was started even if something below fails, or if the loader is dropped without being closed.
         self._finalizer = weakref.finalize(self, _end, os.getpid(), self._started, self._tickets, self._selector, board)
@@ -138,43 +138,29 @@ class Workers:
         process: Any = context.Process(  # type: ignore[attr-defined]
             target=run, args=(assignment,), name=f"packtrain-loader-{number}", daemon=True
         )
-        self._board.note(number, -1)
+        self._board.rows[number] = -1
         if not self._forks:
             # Otherwise the first worker would start it, which unblocks Ctrl-C.
             resource_tracker.ensure_running()
         # Until the process itself ignores Ctrl-C, it must not be interrupted by it.
         with postponed_ctrl_c(), forking_worker():
-            self._begin(process)
-            self._started.append(_Started(process, lifeline))
+            try:
+                process.start()
+            except (OSError, RuntimeError):
+                # The latter is Python's own message about a script without `if __name__ == "__main__"`.
+                raise
+            except Exception as error:
+                raise UsageError(
+                    "the dataset, its transforms or collate_fn cannot be sent to a worker "
+                    f"({type(error).__name__}: {error}): define functions at the top level of a module, "
+                    "or use multiprocessing_context='fork'"
+                ) from error
+            self._started.append((process, lifeline))
         _processes.add(process)
         for end in (theirs, lifeline.child):
             end.close()
         self._selector.register(ours, selectors.EVENT_READ, number)
         self._selector.register(process.sentinel, selectors.EVENT_READ, number)
-
-    @staticmethod
-    def _begin(process: Any) -> None:
-        try:
-            process.start()
-        except (OSError, RuntimeError):
-            # The latter is Python's own message about a script without `if __name__ == "__main__"`.
-            raise
-        except Exception as error:
-            raise UsageError(
-                "the dataset, its transforms or collate_fn cannot be sent to a worker "
-                f"({type(error).__name__}: {error}): define functions at the top level of a module, "
-                "or use multiprocessing_context='fork'"
-            ) from error
-
-    def layout(self) -> Layout:
-        """Return the layout of a batch, which the first worker that is ready finds out.
-
-        Raises:
-            PacktrainError: No sample can be made, or no array can hold it.
-        """
-        found = self._probed()
-        assert found is not None
-        return found
 
     def change(self, maker: BatchMaker, probe: Probe) -> Layout | None:
         """Lets the workers make batches in another way from now on. No ticket may be out.
@@ -196,7 +182,7 @@ class Workers:
         self._tell(self._told._replace(number=self._told.number + 1, recipe=message))
         # Only from now on: until then, a worker may not have had a lease on what it read.
         self._describe = maker.samples.describe
-        return self._probed()
+        return self.probed()
 
     def announce(self, layout: Layout, slots: int, start: int) -> None:
         """Tells the workers where the slots are, see `Announced`. No ticket may be out."""
@@ -206,7 +192,12 @@ class Workers:
         self._board.announce(announced.to_bytes())
         self._told = announced
 
-    def _probed(self) -> Layout | None:
+    def probed(self) -> Layout | None:
+        """Return the layout of a batch, which the first worker that is ready finds out; None if it has no maker.
+
+        Raises:
+            PacktrainError: No sample can be made, or no array can hold it.
+        """
         self.submit(Ticket(PROBE, 0, 0, 0))
         answer: Made | None = None
         while answer is None:
@@ -247,9 +238,8 @@ class Workers:
         dead: list[int] = []
         ready = self._selector.select(self._timeout if wait else 0)
         if wait and not ready:
-            raise LoaderError(
-                f"no worker has finished a batch within timeout={self._timeout:g} seconds; {self._whereabouts()}"
-            )
+            where = ", ".join(f"worker {number} is {self._where(number)}" for number in range(len(self._started)))
+            raise LoaderError(f"no worker has finished a batch within timeout={self._timeout:g} seconds; {where}")
         for key, _ in ready:
             number = key.data
             try:
@@ -257,7 +247,7 @@ class Workers:
                     found.append(self._opened(number, key.fileobj.recv_bytes()))
             except (EOFError, OSError):
                 dead.append(number)
-            if key.fileobj == self._started[number].process.sentinel:
+            if key.fileobj == self._started[number][0].sentinel:
                 dead.append(number)
         # What a worker sent before it died comes first: it may be the reason.
         if dead and not found:
@@ -269,7 +259,7 @@ class Workers:
         try:
             return result_of(message)
         except Exception as error:
-            process = self._started[number].process
+            process, _ = self._started[number]
             # Tensors are fetched from the worker. If it has died since, that is the better explanation.
             process.join(_GRACE)
             if process.exitcode is not None:
@@ -278,7 +268,7 @@ class Workers:
 
     def cancel(self, oldest: int) -> None:
         """Cancels all tickets older than this one. Each still has a result, but the workers stop working on it."""
-        self._board.cancel(oldest)
+        self._board.oldest[0] = oldest
 
     def close(self) -> None:
         """Ends the processes. Each finishes at most the sample it is working on."""
@@ -287,7 +277,7 @@ class Workers:
         self._describe, self._common = "row {}".format, ()
 
     def _death(self, number: int) -> LoaderError:
-        process = self._started[number].process
+        process, _ = self._started[number]
         process.join(_PATIENCE)
         code = process.exitcode or 0
         hint = "what it wrote to stderr may say why"
@@ -297,28 +287,22 @@ class Workers:
         return LoaderError(f"loader worker {number} (process {process.pid}) {how} {self._where(number)}: {hint}")
 
     def _where(self, number: int) -> str:
-        row = self._board.row(number)
+        row = self._board.rows[number]
         return f"at {self._describe(row)}" if row >= 0 else "between two batches"
-
-    def _whereabouts(self) -> str:
-        return ", ".join(f"worker {number} is {self._where(number)}" for number in range(len(self._started)))
-
-
-class _Started(NamedTuple):
-    """A worker process that was started."""
-
-    process: BaseProcess
-    lifeline: Lifeline
 
 
 def _end(
-    owner: int, started: list[_Started], tickets: socket.socket, selector: selectors.BaseSelector, board: Board
+    owner: int,
+    started: list[tuple[BaseProcess, Lifeline]],
+    tickets: socket.socket,
+    selector: selectors.BaseSelector,
+    board: Board,
 ) -> None:
     if os.getpid() != owner:
         # A copy of the loader in a forked process: the workers belong to the original.
         return
     try:
-        board.cancel(oldest=1 << 62)
+        board.oldest[0] = 1 << 62
         # Closing is not enough: processes forked since then hold the socket, too.
         with suppress(OSError):
             tickets.shutdown(socket.SHUT_RDWR)
@@ -329,15 +313,15 @@ def _end(
                 key.fileobj.close()
         selector.close()
         deadline = time.monotonic() + _PATIENCE
-        for worker in started:
-            worker.process.join(max(0.0, deadline - time.monotonic()))
+        for process, _ in started:
+            process.join(max(0.0, deadline - time.monotonic()))
     finally:
         # Also after another Ctrl-C, from somebody who does not want to wait for the last samples.
         with postponed_ctrl_c():
-            for worker in started:
-                worker.process.kill()
-                worker.process.join(_PATIENCE)
-                worker.lifeline.close()
+            for process, lifeline in started:
+                process.kill()
+                process.join(_PATIENCE)
+                lifeline.close()
 
 
 _processes: weakref.WeakSet[BaseProcess] = weakref.WeakSet()

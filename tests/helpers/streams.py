@@ -268,13 +268,13 @@ class Inline:
         self._tickets: deque[Ticket] = deque()
         self._oldest = 0
 
-    def layout(self) -> Layout:
+    def probed(self) -> Layout:
         return self._maker.layout(self._probe)
 
     def change(self, maker: BatchMaker, probe: Probe) -> Layout:
         assert not self._tickets
         self._maker, self._probe = maker, probe
-        return self.layout()
+        return self.probed()
 
     def announce(self, layout: Layout, slots: int, start: int) -> None:
         self._arena = Arena(self._board, layout, slots, start)

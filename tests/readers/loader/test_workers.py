@@ -135,7 +135,7 @@ def test_a_death_with_batches_ready_and_tickets_unread_is_told() -> None:
     engine: Any = loader._pipeline._engine
     (worker,) = multiprocessing.active_children()
     with soon():
-        while engine._arena.board.row(0) != 16:
+        while engine._board.rows[0] != 16:
             time.sleep(0.01)
         os.kill(int(worker.pid or 0), signal.SIGKILL)
         worker.join()
