@@ -25,7 +25,6 @@ from typing_extensions import override
 
 from packtrain._core.errors import PacktrainError, UsageError
 from packtrain._core.sizes import size
-from packtrain._storage.streams.chunks import ChunkTable
 from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.client import RegisteredRank as Reader
 from packtrain._storage.streams.order_files import OrderChunks
@@ -68,7 +67,7 @@ class ChunkCacheHooks(DatasetHooks):
     """
 
     def __init__(self, progress: Progress, dataset: Any, batch_size: int, ranks: Ranks, meter: Meter) -> None:
-        super().__init__(progress)
+        super().__init__(progress, dataset)
         self._caches: Final = caches_of(dataset)
         self._batch_size: Final = batch_size
         self._ranks: Final = ranks
@@ -82,19 +81,18 @@ class ChunkCacheHooks(DatasetHooks):
         """The ranks and the order that the cache was last told of."""
         self._reporter: ProgressReporter | None = None
         self._process = os.getpid()
+        order = progress.order
+        self._in_order: Final = (
+            isinstance(order, ChunkShuffled) and self._samples is not None and order.is_of(self._samples)
+        )
+        """True if the order is one that the caches can be told."""
         if not self._in_order:
             for cache in self._caches:
-                _require_room(cache, self._order_name)
+                _require_room(cache, order)
 
     def __getstate__(self) -> dict[str, Any]:
         # Another process is another reader.
         return {**vars(self), "_reporter": None}
-
-    @property
-    def _in_order(self) -> bool:
-        """True if the order is one that the caches can be told."""
-        order = self._progress.order
-        return isinstance(order, ChunkShuffled) and self._samples is not None and order.is_of(self._samples)
 
     @cached_property
     def _chunks(self) -> Chunks:
@@ -106,24 +104,15 @@ class ChunkCacheHooks(DatasetHooks):
         bounds, store, chunk = self._chunks
         return OrderChunks(bounds, np.where(store == number, chunk, -1))
 
-    @property
-    def _order_name(self) -> str:
-        name = type(self._progress.order).__name__
-        return f"{name} of another dataset" if name == ChunkShuffled.__name__ else name
-
-    @override
-    def begin(self, dataset: Any) -> None:
-        self._fit()
-
     @override
     def pin(self, dataset: Any) -> Any:
         if self._ranks.given or self._ranks.now().world_size == 1:
-            self._fit()
+            self.begin(dataset)
         return dataset
 
     @override
     def load(self, dataset: Any, state: LoaderState) -> None:
-        self._leave()
+        self.close()
         super().load(dataset, state)
 
     @override
@@ -133,7 +122,7 @@ class ChunkCacheHooks(DatasetHooks):
         told = world, self._progress.order
         if told != self._reported:
             # The epoch after one that was resumed may have other lanes.
-            self._leave()
+            self.close()
         self._reported, self._ahead = told, self._progress.consumed
         if self._reporter is None:
             self._reporter = self._begun(world)
@@ -146,10 +135,7 @@ class ChunkCacheHooks(DatasetHooks):
         self._tell()
 
     @override
-    def close(self) -> None:
-        self._leave()
-
-    def _fit(self) -> None:
+    def begin(self, dataset: Any) -> None:
         """Lets the order know once what room there is. All ranks take the least."""
         if self._process != os.getpid():
             self._reporter, self._fitted, self._process = None, False, os.getpid()
@@ -168,11 +154,12 @@ class ChunkCacheHooks(DatasetHooks):
         rooms = []
         for number, room in enumerate(least):
             if room < NO_LIMIT:
-                chunks = self._chunks_in(number)
-                sizes = _table_of(self._stores[number]).allocated[chunks.used]
+                chunks, store = self._chunks_in(number), self._stores[number]
+                assert isinstance(store, RecordStore)
+                sizes = store.chunk_table.allocated[chunks.used]
                 rooms.append(Room(room, sizes, chunks.share, world_size, self._batch_size))
         if rooms:
-            self._progress.reorder(order.within(rooms))
+            self._progress.order = order.within(rooms)
         self._fitted = True
 
     def _room(self, number: int) -> int:
@@ -219,7 +206,8 @@ class ChunkCacheHooks(DatasetHooks):
         if self._reporter is not None:
             self._reporter.report(self._progress.epoch, self._progress.consumed, self._ahead)
 
-    def _leave(self) -> None:
+    @override
+    def close(self) -> None:
         reporter, self._reporter = self._reporter, None
         if reporter is not None and self._process == os.getpid():
             self._ending()
@@ -321,26 +309,22 @@ class ProgressReporter:
             self._fetched[number] = found
 
 
-def _table_of(store: Store) -> ChunkTable:
-    assert isinstance(store, RecordStore)
-    return store.chunk_table
-
-
-def _require_room(cache: ChunkCache, order: str) -> None:
+def _require_room(cache: ChunkCache, order: Order) -> None:
     """Makes sure that a cache can hold everything.
 
     Args:
         cache: The cache.
-        order: What the order is called.
+        order: The order, which no part of it can serve.
 
     Raises:
         UsageError: It cannot.
     """
     state, needed = cache.state(), int(cache.table.allocated.sum())
+    name = f"{type(order).__name__}{' of another dataset' * isinstance(order, ChunkShuffled)}"
     if needed > state["budget"] - state["overhead"]:
         raise UsageError(
             f"{cache.url} takes {size(needed + state['overhead'])} in the cache, whose budget is "
-            f"{size(state['budget'])}, and the order {order} would fetch most of it again for every few batches. Open "
+            f"{size(state['budget'])}, and the order {name} would fetch most of it again for every few batches. Open "
             f'it with budget="{-(-(needed + state["overhead"]) // _MIB)}MiB" or more; or take shuffle=True, which is '
             "ChunkShuffled(dataset) and needs only a part of it at a time"
         )

@@ -6,24 +6,21 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Protocol, Self
+from typing import Final, Protocol, Self
 
 import numpy as np
 from typing_extensions import override
 
 from packtrain._core.arguments import whole
-from packtrain._core.errors import UsageError
 from packtrain._storage.streams.order import ChunkOrder
 from packtrain._storage.streams.policy import least_bytes
 
-from ..dataset.image_dataset import ImageDataset, samples_of
-from .order import Order, Placed, Rows, checksum
+from ..dataset.image_dataset import ImageDataset
+from .order import Order, Placed, Rows, checksum, placed, probed
 
 # Number of lanes, at least, and how many times as many may be taken so that they divide a step.
 _LANES: Final = 32
 _TIMES: Final = 4
-# Number of records whose place on disk a state remembers.
-_PROBES: Final = 1024
 
 
 class Chunked(Placed, Protocol):
@@ -109,50 +106,33 @@ class ChunkShuffled(Order):
         window: int | None = None,
         at_once: int = 64,
     ) -> None:
-        samples = samples_of(dataset)
-        # Not `or`: samples without rows are false.
-        chunked: Any = dataset if samples is None else samples
-        if not hasattr(chunked, "chunk_bounds"):
-            raise UsageError(
-                f"an object of type {type(dataset).__name__} does not know its chunks: give ChunkShuffled a dataset "
-                "from open_dataset or concat, or a subset of one; or use Shuffled"
-            )
+        self._placed: Final[Chunked] = placed(dataset, "ChunkShuffled", "chunk_bounds", "its chunks")
         self._lanes: Final = None if lanes is None else whole("lanes", lanes, 1)
         self._window: Final = None if window is None else whole("window", window, 1)
         self._at_once: Final = whole("at_once", at_once, 1)
         self._rooms: Sequence[Room] = ()
-        self._placed: Final[Chunked] = chunked
-        self._take(ChunkOrder(chunked.chunk_bounds(), *self._sizes(1, 1)))
+        self._take(ChunkOrder(self._placed.chunk_bounds(), *self._sizes(1, 1)))
         self.dataset_rows = len(self)
 
     def __len__(self) -> int:
-        return len(self._chunks)
-
-    @property
-    def chunks(self) -> ChunkOrder:
-        """The order of the places, as it is at present."""
-        return self._chunks
+        return len(self.chunks)
 
     @property
     @override
     def parameters(self) -> Mapping[str, int]:
-        return {"lanes": self._chunks.lanes, "window": self._chunks.window, **self._of_dataset}
+        return {"lanes": self.chunks.lanes, "window": self.chunks.window, **self._of_dataset}
 
     @cached_property
     def _of_dataset(self) -> Mapping[str, int]:
-        return {"chunks": checksum(self._chunks.bounds), "places": checksum(self._placed.rows_at(self._probes))}
-
-    @property
-    def _probes(self) -> Rows:
-        return np.linspace(0, len(self) - 1, min(len(self), _PROBES)).astype(np.int64)
+        return {"chunks": checksum(self.chunks.bounds), "places": probed(self._placed)}
 
     @override
     def rows(self, key: int, start: int, stop: int) -> Rows:
-        return self._placed.rows_at(self._chunks.places(key, start, stop))
+        return self._placed.rows_at(self.chunks.places(key, start, stop))
 
     @override
     def batch_rows(self, key: int, positions: Rows) -> Rows:
-        return self._placed.rows_at(self._chunks.places_of(key, positions))
+        return self._placed.rows_at(self.chunks.places_of(key, positions))
 
     def fitted(self, step: int, nodes: int) -> Self:
         """Return the order for an epoch that begins now. An epoch that has begun keeps its order.
@@ -178,22 +158,20 @@ class ChunkShuffled(Order):
 
     def is_of(self, dataset: Chunked) -> bool:
         """True if the places of a dataset are those of the dataset that this was made for, as far as probes tell."""
-        if self._placed is dataset:
-            return True
-        return (
-            np.array_equal(self._chunks.bounds, dataset.chunk_bounds())
-            and checksum(dataset.rows_at(self._probes)) == self._of_dataset["places"]
+        return self._placed is dataset or (
+            np.array_equal(self.chunks.bounds, dataset.chunk_bounds()) and probed(dataset) == self._of_dataset["places"]
         )
 
     def _with(self, lanes: int, window: int) -> Self:
-        if (lanes, window) == (self._chunks.lanes, self._chunks.window):
+        if (lanes, window) == (self.chunks.lanes, self.chunks.window):
             return self
         other = copy.copy(self)
-        other._take(ChunkOrder(self._chunks.bounds, lanes, window))
+        other._take(ChunkOrder(self.chunks.bounds, lanes, window))
         return other
 
     def _take(self, chunks: ChunkOrder) -> None:
-        self._chunks, self.lanes = chunks, chunks.lanes
+        """Takes an order of the places, on which all else is built."""
+        self.chunks, self.lanes = chunks, chunks.lanes
 
     def _sizes(self, step: int, nodes: int) -> tuple[int, int]:
         """Lanes and window for ranks that take `step` positions together, on this many machines."""

@@ -18,9 +18,10 @@ class DatasetHooks:
 
     Args:
         progress: How far the loader is.
+        dataset: The dataset.
     """
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, dataset: Any) -> None:
         self._progress: Final = progress
 
     def begin(self, dataset: Any) -> None:

@@ -250,7 +250,7 @@ def _release(owner: int, accelerator: Cuda, memory: Any) -> None:
     accelerator.unregister(memory)
 
 
-def transfer_of(device: torch.device | None, steps: BatchSteps, engine: Engine, *, pin: bool) -> Transfer:
+def transfer_of(steps: BatchSteps, engine: Engine, *, device: torch.device | None, pin: bool) -> Transfer:
     """Return the transfer from an engine to a device; without a device, batches stay where they were made."""
     if device is not None and device.type == "cuda":
         return DeviceTransfer(Cuda(device), steps, engine)

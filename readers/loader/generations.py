@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -64,7 +64,7 @@ class GenerationHooks(DatasetHooks):
         ranks: Ranks,
         meter: Meter,
     ) -> None:
-        super().__init__(progress)
+        super().__init__(progress, dataset)
         if ranks.given and ranks.now().world_size > 1:
             raise UsageError(
                 "ranks given by hand cannot agree on a generation of a growing cache: call "
@@ -81,7 +81,7 @@ class GenerationHooks(DatasetHooks):
         self._promised: tuple[int, float] | None = None
         """The last generation that was promised, and until when."""
         self._cache: Final = dataset.store.opened.info.id
-        progress.follow(self._cache)
+        progress.dataset, progress.grows = self._cache, True
         self._store = dataset.store
         """The generation that the order is for. It stays there even if another loader moves the dataset."""
         self._moved = dataset.generation
@@ -126,7 +126,7 @@ class GenerationHooks(DatasetHooks):
     @override
     def fit(self, dataset: GrowingDataset) -> None:
         if self._progress.chosen is None and dataset.store is not self._store:
-            self._progress.reorder(self._order(dataset))
+            self._progress.order = self._order(dataset)
             self._store = dataset.store
 
     @override
@@ -246,7 +246,7 @@ class GenerationHooks(DatasetHooks):
                 order, problem = self._order(dataset), None
             except Exception as error:
                 problem = error
-        self._progress.choose(*self._agreed(dataset, order, problem))
+        self._progress.order, self._progress.chosen = self._agreed(dataset, order, problem)
         self._store, self._moved = dataset.store, dataset.generation
 
     def _agreed(self, dataset: GrowingDataset, order: Order | None, problem: Exception | None) -> tuple[Order, Chosen]:
@@ -263,7 +263,7 @@ class GenerationHooks(DatasetHooks):
                     f"rank {rank} cannot open the generation of its cache that was chosen for this epoch, so no rank "
                     "begins the epoch: the error of that rank says why"
                 )
-            ranks.setdefault(_hexadecimal(cache), []).append(rank)
+            ranks.setdefault(np.array(cache, "<i8").tobytes().hex(), []).append(rank)
         assert order is not None
         numbers = tuple((told[which[0]][2], len(which)) for which in ranks.values())
         if len(ranks) > 1:
@@ -292,7 +292,3 @@ def _words(cache: str) -> list[int]:
     """The name of a cache as two signed numbers."""
     found: list[int] = np.frombuffer(bytes.fromhex(cache), "<i8").tolist()
     return found
-
-
-def _hexadecimal(words: Sequence[int]) -> str:
-    return np.array(words, "<i8").tobytes().hex()

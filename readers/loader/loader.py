@@ -26,16 +26,17 @@ from .arguments import (
     with_transform,
     workers_of,
 )
+from .assembly import BatchSteps
 from .batches import BatchMaker, Made
 from .chunk_cache import ChunkCacheHooks
 from .cuda_decoder import decode_of
 from .dataset_hooks import DatasetHooks
-from .device import device_of, pins
-from .engine import Backend, Batch
+from .device import device_of, pins, transfer_of
+from .engine import Backend, Batch, ParallelEngine, SerialEngine
 from .frameworks import UNPREPARED, EpochSampler, holds_gradients, sampler_of
 from .generations import GenerationHooks
 from .order import Order
-from .pipeline import Pipeline, PipelineOptions
+from .pipeline import Pipeline
 from .postprocess import BatchTransform, Postprocess
 from .progress import Pass, Progress
 from .randomness import preserved
@@ -227,23 +228,19 @@ class Loader:
             setup_of(self.num_workers, maker.samples.stores, undecoded=undecoded, threads=backend.threads)
         )
         self._hooks = self._hooks_of(partial(order_of, sampler=sampler, shuffle=shuffle))
-        self._options = PipelineOptions(
-            WorkerOptions(
-                self.num_workers,
-                self.prefetch_factor,
-                context_of(multiprocessing_context),
-                # Not an attribute: Lightning would set it.
-                function("worker_init_fn", worker_init_fn),
-                self.timeout,
-            ),
-            self.device,
-            Postprocess(mean, std, dtype, batch_transform),
-            pins(flag("pin_memory", pin_memory), self.device),
-            self._decode,
-            backend.engine,
+        self._postprocess = Postprocess(mean, std, dtype, batch_transform)
+        self._postprocess.check(maker.samples.finishers)
+        context = context_of(multiprocessing_context)
+        # Not an attribute: Lightning would set it.
+        init = function("worker_init_fn", worker_init_fn)
+        options = WorkerOptions(self.num_workers, self.prefetch_factor, context, init, self.timeout)
+        own = partial(ParallelEngine, options=options) if self.num_workers else SerialEngine
+        self._pipeline = Pipeline(
+            backend.engine or own,
+            partial(transfer_of, device=self.device, pin=pins(flag("pin_memory", pin_memory), self.device)),
+            partial(BatchSteps, decoder=self._decode, postprocess=self._postprocess),
+            self.stats,
         )
-        self._options.postprocess.check(maker.samples.finishers)
-        self._pipeline = Pipeline(self._options, self.stats)
         self._replays = False
         """True within `headspace`."""
         self._skipped = 0
@@ -269,7 +266,7 @@ class Loader:
                 ChunkCacheHooks, progress, batch_size=self.batch_size, ranks=ranks, meter=meter
             )
         else:
-            hooks = partial(_plain_hooks, progress)
+            hooks = partial(DatasetHooks, progress)
         return VersionHooks(progress, dataset, order, hooks) if isinstance(dataset, VersionDataset) else hooks(dataset)
 
     @property
@@ -510,10 +507,6 @@ class Loader:
         if progress.looks == _LOOKS:
             warnings.warn(_ALWAYS_THE_SAME, RuntimeWarning, stacklevel=3)
 
-    def _move(self, epoch: int) -> None:
-        self._pass = None
-        self._progress.move(epoch)
-
     def _batches(self, this: object) -> Iterator[tuple[Any, int]]:
         """Yield the batches of a pass, each with the number of positions consumed once it has been handed out."""
         progress = self._progress
@@ -536,7 +529,8 @@ class Loader:
                 self._require_present(this, world)
             if not self._replays:
                 self._hooks.finish()
-            self._move(progress.epoch + 1)
+            self._pass = None
+            progress.move(progress.epoch + 1)
             if applied and UNPREPARED not in self._warned and holds_gradients():
                 self._warned.add(UNPREPARED)
                 warnings.warn(UNPREPARED, RuntimeWarning, stacklevel=4)
@@ -560,7 +554,7 @@ class Loader:
     def _run(self, world: World) -> Iterator[Batch]:
         """Return the batches of a pass, made with the dataset as it is now."""
         maker = self._maker_for(self._hooks.pin(self._dataset))
-        self._options.postprocess.check(maker.samples.finishers)
+        self._postprocess.check(maker.samples.finishers)
         steps, remedy = maker.samples.unfused
         self.stats.describe(unfused=steps, remedy=remedy, headspace=self._replays)
         jobs = self._hooks.jobs(self._progress.jobs(world), world)
@@ -600,7 +594,3 @@ def _maker_of(
     samples = SampleMaker(dataset, fields, finish=collate_fn is not None, undecoded=undecoded)
     # Steps on tensors come after decoding.
     return BatchMaker(samples, collate_fn, skip=skip, leave=leave or undecoded)
-
-
-def _plain_hooks(progress: Progress, dataset: Any) -> DatasetHooks:
-    return DatasetHooks(progress)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ _DRAWS, _ROTATION, _BLOCKS, _WINDOWS = range(0x6F72646572, 0x6F72646576)
 _AHEAD: Final = 8192
 # DeiT takes so many rows, or a multiple of them.
 _ROUND: Final = 256
-# Number of records whose place on disk a state remembers: a dataset that was packed in another order differs in them.
+# Number of records whose place on disk a state remembers.
 _PROBES: Final = 1024
 
 
@@ -102,7 +102,7 @@ class Sequential(Order):
 
     @override
     def rows(self, key: int, start: int, stop: int) -> Rows:
-        _check_range(self, start, stop)
+        check_range(self, start, stop)
         return np.arange(start, stop, dtype=np.int64)
 
 
@@ -121,7 +121,7 @@ class Shuffled(Order):
 
     @override
     def rows(self, key: int, start: int, stop: int) -> Rows:
-        _check_range(self, start, stop)
+        check_range(self, start, stop)
         return _shuffled(self._rows, key, start, stop)
 
 
@@ -163,16 +163,8 @@ class BlockShuffled(Order):
     """
 
     def __init__(self, dataset: ImageDataset | Placed, *, block: int = 64, window: int = 128) -> None:
-        samples = samples_of(dataset)
-        # Not `or`: samples without rows are false.
-        placed = dataset if samples is None else samples
-        if not hasattr(placed, "rows_at"):
-            raise UsageError(
-                f"an object of type {type(dataset).__name__} does not know where its records lie on disk: give "
-                "BlockShuffled a dataset from open_dataset or concat, or a subset of one; or use Shuffled"
-            )
-        self._placed: Final = placed
-        self.dataset_rows = self._rows = len(placed)
+        self._placed: Final[Placed] = placed(dataset, "BlockShuffled", "rows_at", "where its records lie on disk")
+        self.dataset_rows = self._rows = len(self._placed)
         self._block: Final = whole("block", block, 1)
         self._window_blocks: Final = whole("window", window, 1)
         self._whole_blocks: Final = self._rows // self._block
@@ -184,8 +176,7 @@ class BlockShuffled(Order):
     @cached_property
     @override
     def parameters(self) -> Mapping[str, int]:
-        places = np.linspace(0, self._rows - 1, min(self._rows, _PROBES)).astype(np.int64)
-        return {"block": self._block, "window": self._window_blocks, "places": checksum(self._placed.rows_at(places))}
+        return {"block": self._block, "window": self._window_blocks, "places": probed(self._placed)}
 
     @override
     def rows(self, key: int, start: int, stop: int) -> Rows:
@@ -193,7 +184,7 @@ class BlockShuffled(Order):
 
     def places(self, key: int, start: int, stop: int) -> Rows:
         """The places of the records at positions `start` to `stop`, int64 [stop - start]; otherwise like `rows`."""
-        _check_range(self, start, stop)
+        check_range(self, start, stop)
         pieces = [np.empty(0, np.int64)]
         while start < stop:
             pieces.append(self._in_window(key, self._window(start), start, stop))
@@ -258,7 +249,7 @@ class Weighted(Order):
 
     @override
     def rows(self, key: int, start: int, stop: int) -> Rows:
-        _check_range(self, start, stop)
+        check_range(self, start, stop)
         if start == stop:
             return np.empty(0, np.int64)
         total = self._cumulated[-1]
@@ -313,7 +304,7 @@ class RepeatedAugmentation(Order):
 
     @override
     def rows(self, key: int, start: int, stop: int) -> Rows:
-        _check_range(self, start, stop)
+        check_range(self, start, stop)
         if start == stop:
             return np.empty(0, np.int64)
         first = start // self._repeats
@@ -367,7 +358,7 @@ class CacheOrder(Order):
 
     @override
     def rows(self, key: int, start: int, stop: int) -> Rows:
-        _check_range(self, start, stop)
+        check_range(self, start, stop)
         if start == stop:
             return np.empty(0, np.int64)
         turns, ranks = np.divmod(np.arange(start, stop), len(self._number))
@@ -395,7 +386,7 @@ class Buffered(Order):
 
     @override
     def rows(self, key: int, start: int, stop: int) -> Rows:
-        _check_range(self, start, stop)
+        check_range(self, start, stop)
         in_sequence, self._next = self._next == (key, start), (key, stop)
         held_key, first, held = self._held
         if not (held_key == key and first <= start and stop <= first + len(held)):
@@ -410,11 +401,41 @@ def _shuffled(size: int, key: int, start: int, stop: int) -> Rows:
     return Permutation(size, key).range(start, stop) if start < stop else np.empty(0, np.int64)
 
 
+def placed(dataset: Any, order: str, method: str, what: str) -> Any:
+    """Return what knows the places of a dataset.
+
+    Args:
+        dataset: The dataset.
+        order: Name of the order that asks.
+        method: What it must have.
+        what: What that tells.
+
+    Raises:
+        UsageError: It does not have it.
+    """
+    samples = samples_of(dataset)
+    # Not `or`: samples without rows are false.
+    found = dataset if samples is None else samples
+    if not hasattr(found, method):
+        raise UsageError(
+            f"an object of type {type(dataset).__name__} does not know {what}: give {order} a dataset from "
+            "open_dataset or concat, or a subset of one; or use Shuffled"
+        )
+    return found
+
+
+def probed(dataset: Placed) -> int:
+    """A checksum of where some records of a dataset lie: one that was packed in another order has another."""
+    rows = len(dataset)
+    return checksum(dataset.rows_at(np.linspace(0, rows - 1, min(rows, _PROBES)).astype(np.int64)))
+
+
 def checksum(numbers: Rows | npt.NDArray[np.float64]) -> int:
     """The crc32c of numbers, which is the same on all machines."""
     return crc32c(numbers.astype(numbers.dtype.newbyteorder("<")).tobytes())
 
 
-def _check_range(order: Order, start: int, stop: int) -> None:
+def check_range(order: Order, start: int, stop: int) -> None:
+    """Raise an IndexError unless an order has these positions."""
     if not 0 <= start <= stop <= len(order):
         raise IndexError(f"positions {start} to {stop} of an order of {len(order)} positions")

@@ -4,58 +4,42 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Final
 
-import torch
-
 from ..monitoring.stats import Meter
+from .arena import Layout
 from .assembly import BatchSteps
 from .batches import BatchMaker, Probe
-from .decoding import BatchDecoder
-from .device import Transfer, transfer_of
-from .engine import Batch, Engine, Job, ParallelEngine, SerialEngine
-from .postprocess import Postprocess
-from .workers import WorkerOptions
+from .device import Transfer
+from .engine import Batch, Engine, Job
 
 _REPLAYED: Final = 4
 """Number of batches that are made to be handed out again and again."""
-
-
-@dataclass(frozen=True)
-class PipelineOptions:
-    """Options of a pipeline, none of which changes what is in a batch but `postprocess`.
-
-    Attributes:
-        workers: The worker processes.
-        device: Device of the batches; None: they stay where they were made.
-        postprocess: What is done with them there.
-        pin: True to hand them out in pinned memory.
-        decode: Decodes the images that a maker leaves undecoded; None if it leaves none.
-        engine: Makes the engine in place of the one with workers; None: that one.
-    """
-
-    workers: WorkerOptions
-    device: torch.device | None
-    postprocess: Postprocess
-    pin: bool
-    decode: BatchDecoder | None = None
-    engine: Callable[[BatchMaker, Probe], Engine] | None = None
 
 
 class Pipeline:
     """Makes the batches of any number of passes.
 
     Args:
-        options: How.
+        engine: Makes the engine.
+        transfer: Makes the transfer from an engine, which takes these steps.
+        steps: Makes the steps for batches of a layout, which a maker makes.
         meter: Measures it.
     """
 
-    def __init__(self, options: PipelineOptions, meter: Meter) -> None:
+    def __init__(
+        self,
+        engine: Callable[[BatchMaker, Probe], Engine],
+        transfer: Callable[[BatchSteps, Engine], Transfer],
+        steps: Callable[[Layout, BatchMaker], BatchSteps],
+        meter: Meter,
+    ) -> None:
+        self._engine_of: Final = engine
+        self._transfer_of: Final = transfer
+        self._steps_of: Final = steps
         self._maker: BatchMaker | None = None
         """Makes the batches of the present pass; None once this is closed, so that it keeps no dataset."""
-        self._options = options
         self._meter = meter
         self._engine: Engine | None = None
         self._transfer: Transfer | None = None
@@ -80,20 +64,18 @@ class Pipeline:
         Raises:
             PacktrainError: A batch cannot be made.
         """
-        options = self._options
         if self._process != os.getpid():
             # A copy in a forked process: the engine works for the original.
             self.close()
         if maker is not self._maker:
             self._change(maker, probe)
         if self._engine is None:
-            self._engine = self._engine_for(maker, probe())
+            self._engine = self._engine_of(maker, probe())
             self._process = os.getpid()
             self._meter.attach(self._engine.counters())
         if self._transfer is None:
             # Nothing here may refer to the loader, so that it ends its workers as soon as it is dropped.
-            steps = BatchSteps(self._engine.layout, maker, options.decode, options.postprocess)
-            self._transfer = transfer_of(options.device, steps, self._engine, pin=options.pin)
+            self._transfer = self._transfer_of(self._steps_of(self._engine.layout, maker), self._engine)
         return _replayed(jobs, self._make) if replays else self._make(jobs)
 
     def close(self) -> None:
@@ -122,12 +104,6 @@ class Pipeline:
             if not changed:
                 self.close()
         self._maker = maker
-
-    def _engine_for(self, maker: BatchMaker, probe: Probe) -> Engine:
-        options = self._options
-        if options.engine is not None:
-            return options.engine(maker, probe)
-        return ParallelEngine(maker, probe, options.workers) if options.workers.count else SerialEngine(maker, probe)
 
     def _make(self, jobs: Iterator[Job]) -> Iterator[Batch]:
         assert self._engine is not None and self._transfer is not None

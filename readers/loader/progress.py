@@ -45,7 +45,9 @@ class Progress:
         began: `consumed` when it handed out its first batch.
         again: True if the present pass begins where a look began, and has handed out nothing yet.
         looks: Number of looks since the last pass that was none.
+        order: The order of the epoch.
         dataset: Which samples the rows are; None if that is not known.
+        grows: True if each epoch goes through a generation of the growing cache `dataset`.
         chosen: The generations that the epoch goes through; None if they are not chosen yet, or if there are none.
     """
 
@@ -58,7 +60,7 @@ class Progress:
         self._ranks = ranks
         self._seed = seed
         self.dataset = dataset
-        self._grows = False
+        self.grows = False
         self.epoch = 0
         self.consumed = 0
         self.under_way = False
@@ -103,22 +105,6 @@ class Progress:
         if not self.consumed:
             self.chosen = None
 
-    def follow(self, cache: str) -> None:
-        """From now on, each epoch goes through a generation of a growing cache, which `choose` or `load` names."""
-        self.dataset, self._grows = cache, True
-
-    def choose(self, order: Order, chosen: Chosen) -> None:
-        """Takes the generations of the present epoch and their order. Nothing of it may have been handed out."""
-        self.order, self.chosen = order, chosen
-
-    def reorder(self, order: Order) -> None:
-        """Takes another order, as long as no generations are chosen."""
-        self.order = order
-
-    def serve(self, order: Order, dataset: str | None) -> None:
-        """Takes the order of another version of the dataset, and which samples its rows are."""
-        self.order, self.dataset = order, dataset
-
     def schedule(self, world: World) -> Schedule:
         """The steps of a rank through an epoch."""
         # A foreign sampler yields only the rows of this rank.
@@ -134,7 +120,7 @@ class Progress:
         self._seed.agree()
         if isinstance(self.order, ChunkShuffled):
             self._nodes = self._ranks.nodes()
-            self._fit(world, self._nodes)
+        self._fit(world)
         self._draw(world)
 
     def jobs(self, world: World) -> Iterator[Job]:
@@ -167,8 +153,7 @@ class Progress:
         """
         self._seed.agree_alone()
         world = self._ranks.now()
-        if isinstance(self.order, ChunkShuffled) and not self.consumed:
-            self._fit_alone(world)
+        self._fit(world, alone=self._nodes is None and world.world_size > 1 and not self._ranks.given)
         self._draw(world)
         if not 0 <= position < len(self.order):
             raise IndexError(f"position {position} of an epoch of {len(self.order)}")
@@ -184,7 +169,7 @@ class Progress:
         sampler = {**self.order.state(), **world._asdict()} if isinstance(self.order, SamplerOrder) else None
         name, length, parameters = _name(self.order), _length(self.order), self.order.parameters
         dataset, generations = self.dataset, None
-        if self._grows:
+        if self.grows:
             # A state without any has the name, too, as for the seed.
             chosen = self.chosen or Chosen((self.dataset or "",), ())
             dataset, generations = "+".join(chosen.caches), [list(pair) for pair in chosen.generations]
@@ -241,32 +226,33 @@ class Progress:
 
     def order_keys(self, epoch: int) -> tuple[int, int]:
         """The keys of the order in an epoch and in the next; the seed must be known."""
-        seed = self._seed.value
-        assert seed is not None
-        return mixed(seed, epoch, _ORDER), mixed(seed, epoch + 1, _ORDER)
+        return self._key(epoch, _ORDER), self._key(epoch + 1, _ORDER)
 
     def _keys(self, world: World) -> tuple[int, int]:
         """The keys of the epoch's order and of its random numbers."""
         # Every rank counts the positions of its foreign sampler from 0, but must draw other random numbers.
         rank = (world.rank,) if isinstance(self.order, SamplerOrder) else ()
+        return self._key(self.epoch, _ORDER), self._key(self.epoch, _SAMPLES, *rank)
+
+    def _key(self, *numbers: int) -> int:
         seed = self._seed.value
         assert seed is not None
-        return mixed(seed, self.epoch, _ORDER), mixed(seed, self.epoch, _SAMPLES, *rank)
+        return mixed(seed, *numbers)
 
-    def _fit(self, world: World, nodes: int) -> None:
-        """Takes the order for the ranks that there are now, unless the epoch has begun with others."""
-        if isinstance(self.order, ChunkShuffled) and not self.consumed:
-            self.order = self.order.fitted(world.world_size * self._batch_size, nodes)
+    def _fit(self, world: World, *, alone: bool = False) -> None:
+        """Takes the order for the ranks that there are now, unless the epoch has begun with others.
 
-    def _fit_alone(self, world: World) -> None:
-        """The same where other ranks may not take part.
+        Args:
+            world: The ranks.
+            alone: True where other ranks would have to take part, but may not.
 
         Raises:
-            UsageError: They would have to.
+            UsageError: `alone` is true, and the order depends on the ranks.
         """
-        if self._nodes is None and world.world_size > 1 and not self._ranks.given:
-            raise UsageError("the ranks agree on the order when the first pass begins: begin one before")
-        self._fit(world, self._nodes or self._ranks.nodes())
+        if isinstance(self.order, ChunkShuffled) and not self.consumed:
+            if alone:
+                raise UsageError("the ranks agree on the order when the first pass begins: begin one before")
+            self.order = self.order.fitted(world.world_size * self._batch_size, self._nodes or self._ranks.nodes())
 
     def _draw(self, world: World) -> None:
         """Draws the epoch of a foreign sampler, once."""

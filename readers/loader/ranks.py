@@ -108,13 +108,16 @@ class Seed:
         seed: The seed; None: torch's.
         ranks: The ranks that must have the same seed.
 
+    Attributes:
+        value: The seed; None before the first pass if it was not given.
+
     Raises:
         UsageError: The seed is not a number; or there is none, and the ranks cannot agree on one because they do not
             know each other.
     """
 
     def __init__(self, seed: int | None, ranks: Ranks) -> None:
-        self._value = None if seed is None else whole("seed", seed)
+        self.value = None if seed is None else whole("seed", seed)
         self._ranks = ranks
         self._agreed: int | None = None
         """Number of ranks that agreed on the seed; None if it was given, and so needs no agreement."""
@@ -124,28 +127,23 @@ class Seed:
                 "seed, so give seed=, the same on all of them"
             )
 
-    @property
-    def value(self) -> int | None:
-        """The seed; None before the first pass if it was not given."""
-        return self._value
-
     def load(self, value: int) -> None:
         """Takes the seed of a state, which all ranks have loaded."""
-        self._value, self._agreed = value, None
+        self.value, self._agreed = value, None
 
     def agree(self) -> int:
         """The seed, which stays the same from now on. Several ranks must call this together, as they begin a pass."""
         world_size = self._ranks.now().world_size
         agreed = world_size if self._agreed is None else self._agreed
-        if self._value is None or agreed != world_size:
-            self._value = torch.initial_seed() & _MASK64 if self._value is None else self._value
+        if self.value is None or agreed != world_size:
+            self.value = torch.initial_seed() & _MASK64 if self.value is None else self.value
             if world_size > 1 and not self._ranks.given:
                 # The integers of a tensor are signed.
-                signed = self._value - (1 << 64) if self._value >> 63 else self._value
-                ((self._value,), *_) = self._ranks.gather([signed])
-                self._value &= _MASK64
+                signed = self.value - (1 << 64) if self.value >> 63 else self.value
+                ((self.value,), *_) = self._ranks.gather([signed])
+                self.value &= _MASK64
             self._agreed = world_size
-        return self._value
+        return self.value
 
     def agree_alone(self) -> int:
         """The same where other ranks may not take part.
@@ -153,9 +151,9 @@ class Seed:
         Raises:
             UsageError: They would have to.
         """
-        if self._value is None and not self._ranks.given and self._ranks.now().world_size > 1:
+        if self.value is None and not self._ranks.given and self._ranks.now().world_size > 1:
             raise UsageError("the ranks agree on a seed when the first pass begins: give seed= to have one before")
-        return self.agree() if self._value is None else self._value
+        return self.agree() if self.value is None else self.value
 
 
 def _machine() -> int:

@@ -35,7 +35,7 @@ class VersionHooks(DatasetHooks):
         order: Callable[[Any], Order],
         hooks: Callable[[Any], DatasetHooks],
     ) -> None:
-        super().__init__(progress)
+        super().__init__(progress, dataset)
         self._order: Final = order
         self._identity: Final = progress.dataset
         self._make_hooks: Final = hooks
@@ -100,7 +100,7 @@ class VersionHooks(DatasetHooks):
 
     def _serve(self, version: VersionDataset, order: Order, identity: str | None) -> None:
         self._hooks.close()
-        self._progress.serve(order, identity)
+        self._progress.order, self._progress.dataset = order, identity
         self._hooks = self._make_hooks(version)
 
     def _version_of(self, dataset: VersionDataset, state: LoaderState, order: Order) -> VersionDataset | None:
