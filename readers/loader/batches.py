@@ -279,7 +279,10 @@ class BatchMaker:
                 return Made(0, skipped)
             self._seeder.seed(mixed(key, _COLLATE), positions[0])
             timer.end_stage(None)
-            collated = self._collated(samples)
+            try:
+                collated = self.collate_fn(samples)
+            except Exception as error:
+                raise blamed("collate_fn failed", error) from error
             timer.end_stage(Stage.COLLATE)
             return Made(len(samples), skipped, collated=collated)
         names = layout.columns[: len(layout.columns) - len(self.samples.fields)]
@@ -363,13 +366,6 @@ class BatchMaker:
             else:
                 yield position, row, sample
             on_stage(WRITE)
-
-    def _collated(self, samples: list[Any]) -> Any:
-        assert self.collate_fn is not None
-        try:
-            return self.collate_fn(samples)
-        except Exception as error:
-            raise blamed("collate_fn failed", error) from error
 
     def _unfit(self, position: int, row: int, error: Exception) -> LoaderError:
         return LoaderError(

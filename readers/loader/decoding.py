@@ -91,19 +91,16 @@ class BatchDecoder:
         self._wait()
         try:
             if self._made is None:
-                self._made = self._begun()
+                try:
+                    self._made = self._make(self._device)
+                except (ImportError, OSError, RuntimeError) as error:
+                    raise LoaderError(
+                        f"the GPU's decoder cannot be used ({error}): `packtrain doctor` tries it on one picture; "
+                        "decode='cpu' needs none"
+                    ) from error
             return list(self._made.decode(data))
         finally:
             self._wait()
-
-    def _begun(self) -> ImageDecoder:
-        try:
-            return self._make(self._device)
-        except (ImportError, OSError, RuntimeError) as error:
-            raise LoaderError(
-                f"the GPU's decoder cannot be used ({error}): `packtrain doctor` tries it on one picture; decode='cpu' "
-                "needs none"
-            ) from error
 
     def __call__(self, maker: BatchMaker, value: Any, batch: Batch) -> tuple[Any, Batch]:
         """Put pixels in the place of the undecoded images of a batch.
@@ -125,19 +122,19 @@ class BatchDecoder:
             return value, batch
         (place,) = places
         images = value[place].images
-        made = batch.made
         pixels, refused, damaged = self._pixels(maker, images, batch)
-        kept = [number for number, each in enumerate(pixels) if each is not None]
-        made = made._replace(size=len(kept), skipped=(*made.skipped, *damaged), undecoded=(), refused=refused)
+        kept = {number: each for number, each in enumerate(pixels) if each is not None}
+        skipped = (*batch.made.skipped, *damaged)
+        made = batch.made._replace(size=len(kept), skipped=skipped, undecoded=(), refused=refused)
         batch = batch._replace(made=made)
         if not kept:
             return None, batch
-        found = resampled([each for each in pixels if each is not None], [images[number].plan for number in kept])
+        found = resampled([*kept.values()], [images[number].plan for number in kept])
         values = list(value)
         if damaged:
-            positions = batch.value["position"][kept]
+            positions = batch.value["position"][list(kept)]
             batch = batch._replace(value={**batch.value, "position": positions})
-            values = [each if isinstance(each, UndecodedImages) else _chosen(each, kept) for each in values]
+            values = [each if isinstance(each, UndecodedImages) else _chosen(each, list(kept)) for each in values]
         values[place] = found.permute(0, 3, 1, 2)
         return type(value)(*values) if is_sample(value) else type(value)(values), batch
 
@@ -153,19 +150,16 @@ class BatchDecoder:
                 continue
             row = _row(batch, number)
             try:
-                pixels[number] = self._by_the_cpu(maker, image, row)
+                decoded = np.require(maker.samples.pixels(row, image), requirements="W")
             except CorruptRecord as error:
                 if not maker.skip:
                     raise
                 pixels[number] = None
                 damaged.append(str(error))
             else:
+                pixels[number] = torch.from_numpy(decoded).to(self._device)
                 refused.append(f"the GPU refused an image, so the CPU decoded it: {maker.samples.describe(row)}")
         return pixels, refused, damaged
-
-    def _by_the_cpu(self, maker: BatchMaker, image: Undecoded, row: int) -> torch.Tensor:
-        pixels = np.require(maker.samples.pixels(row, image), requirements="W")
-        return torch.from_numpy(pixels).to(self._device)
 
 
 def _row(batch: Batch, number: int) -> int:

@@ -59,7 +59,8 @@ class Seeder:
 
     def unseedable(self) -> list[str]:
         """Names of types found that draw random numbers nobody can seed."""
-        return sorted({_name(found) for found in _reachable(self._functions) if _is_unseedable(found)})
+        kinds = {type(found) for found in _reachable(self._functions) if _is_unseedable(found)}
+        return sorted(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)
 
     def __getstate__(self) -> dict[str, Any]:
         # What a function holds in another process is found there.
@@ -75,24 +76,15 @@ def _seed_of(found: object) -> Callable[[int], object] | None:
     if isinstance(found, torch.Generator):
         return found.manual_seed
     if isinstance(found, np.random.Generator):
-        return functools.partial(_seed_numpy, found)
+        return lambda seed: setattr(found.bit_generator, "state", type(found.bit_generator)(seed).state)
     if _method(found, "set_random_seed"):
         seed: Callable[[int], object] = found.set_random_seed  # type: ignore[attr-defined]
         return seed
     return None
 
 
-def _seed_numpy(generator: np.random.Generator, seed: int) -> None:
-    kind: Any = type(generator.bit_generator)
-    generator.bit_generator.state = kind(seed).state
-
-
 def _is_unseedable(found: object) -> bool:
     return isinstance(found, random.SystemRandom) or type(found).__module__.partition(".")[0] == "imgaug"
-
-
-def _name(found: object) -> str:
-    return f"{type(found).__module__}.{type(found).__qualname__}"
 
 
 def _method(found: object, name: str) -> bool:
@@ -118,10 +110,9 @@ def _reachable(roots: tuple[object, ...]) -> Iterator[object]:
 
 
 def _parts(found: object) -> list[object]:
-    if isinstance(found, (list, tuple)):
-        return list(found) if len(found) <= _LONGEST else []
-    if isinstance(found, dict):
-        return list(found.values()) if len(found) <= _LONGEST else []
+    if isinstance(found, (list, tuple, dict)):
+        parts = found.values() if isinstance(found, dict) else found
+        return list(parts) if len(found) <= _LONGEST else []
     if isinstance(found, functools.partial):
         return [found.func, *found.args, *found.keywords.values()]
     if isinstance(found, (types.MethodType, types.BuiltinMethodType)):

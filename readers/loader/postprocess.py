@@ -108,7 +108,12 @@ class Postprocess:
         images, labels = mapped(self._cast, batch[0]), batch[1]
         if self._batch_transform is not None:
             _require_mixable(self._batch_transform, images)
-            images, labels = _both(self._transformed(job, images, labels))
+            changed = self._transformed(job, images, labels)
+            if not isinstance(changed, (tuple, list)) or len(changed) != 2:
+                raise UsageError(
+                    f"batch_transform returned an object of type {type(changed).__name__}: expected images and labels"
+                )
+            images, labels = changed
         return _rebuilt(batch, [images, labels, *batch[2:]])
 
     def _of_fields(self, batch: Any, job: Job) -> Any:
@@ -130,14 +135,14 @@ class Postprocess:
             return self._batch_transform(*arguments)
 
     def _cast(self, images: torch.Tensor) -> torch.Tensor:
-        """Images as they are handed out."""
-        if self._statistics is not None:
-            return self._normalised(images)
-        return images if self._dtype is None else images.to(self._dtype)
+        """Images as they are handed out.
 
-    def _normalised(self, images: torch.Tensor) -> torch.Tensor:
-        """images * (1 / (255 std)) + (-mean / std), computed in float32 or better and cast once."""
-        assert self._statistics is not None and self._dtype is not None
+        Normalised are images * (1 / (255 std)) + (-mean / std), computed in float32 or better and cast once.
+        """
+        if self._dtype is None:
+            return images
+        if self._statistics is None:
+            return images.to(self._dtype)
         channels = len(self._statistics)
         if images.dtype != torch.uint8 or images.ndim != 4 or channels not in (1, images.shape[1]):
             raise UsageError(
@@ -193,14 +198,6 @@ def _are_images(images: Any) -> bool:
     """True for a tensor, and for the tensors of several views."""
     views = images if isinstance(images, (tuple, list)) else (images,)
     return bool(views) and all(isinstance(view, torch.Tensor) for view in views)
-
-
-def _both(changed: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    if not isinstance(changed, (tuple, list)) or len(changed) != 2:
-        raise UsageError(
-            f"batch_transform returned an object of type {type(changed).__name__}: expected images and labels"
-        )
-    return changed[0], changed[1]
 
 
 def _rebuilt(batch: Any, values: list[Any]) -> Any:

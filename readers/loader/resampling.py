@@ -149,10 +149,10 @@ def _resampled(images: Sequence[torch.Tensor], plans: Sequence[ImagePlan]) -> to
     """The results for images with one filter, uint8 [images, height, width, 3]."""
     sources = [plan.source for plan in plans]
     # Only the rows that are needed, but these whole, because they lie in one piece.
-    rows = [image[box.top : box.top + box.height] for image, box in zip(images, sources, strict=True)]
-    pixels = torch.cat([part.reshape(-1, _CHANNELS) for part in rows])
+    parts = [image[box.top : box.top + box.height] for image, box in zip(images, sources, strict=True)]
+    pixels = torch.cat([part.reshape(-1, _CHANNELS) for part in parts])
     strides = np.array([image.shape[1] for image in images])
-    starts = np.cumsum([0, *(len(part) * part.shape[1] for part in rows[:-1])])
+    starts = np.cumsum([0, *(len(part) * part.shape[1] for part in parts[:-1])])
     # Where box and source begin and how large they are, along each axis: int64 [images, 4].
     boxes = np.array([(*plan.box, *source) for plan, source in zip(plans, sources, strict=True)])
     along = [boxes[:, axis::2] for axis in (0, 1)]
@@ -162,7 +162,18 @@ def _resampled(images: Sequence[torch.Tensor], plans: Sequence[ImagePlan]) -> to
     if resample == _NEAREST:
         x, y = (_nearest(*each) for each in zip(wanted, along, sizes, strict=True))
         return _gathered(pixels, along[0][:, 2, None] + x, starts[:, None] + y * strides[:, None])
-    return _filtered(pixels, _FILTERS[resample], wanted, along, sizes, starts, strides)
+    # Beyond an image, its last pixels stand for padding: the weights there are 0.
+    wide, high = (int(each[:, 3].max()) for each in along)
+    columns = along[0][:, 2, None] + np.minimum(np.arange(wide), along[0][:, 3, None] - 1)
+    rows = starts[:, None] + strides[:, None] * np.minimum(np.arange(high), along[1][:, 3, None] - 1)
+    # Left and right are exchanged with top and bottom for the first pass.
+    (count, width), height = wanted[0].shape, wanted[1].shape[1]
+    across, down = (
+        _weights(_FILTERS[resample], *each, pixels.device) for each in zip(wanted, along, sizes, strict=True)
+    )
+    values = _multiplied(across, _gathered(pixels, rows, columns).view(count, wide, high * _CHANNELS).float())
+    values = values.view(count, width, high, _CHANNELS).transpose(1, 2).reshape(count, high, width * _CHANNELS)
+    return _multiplied(down, values).to(torch.uint8).view(count, height, width, _CHANNELS)
 
 
 def _wanted(plans: Sequence[ImagePlan], axis: int) -> npt.NDArray[np.int64]:
@@ -205,28 +216,6 @@ def _gathered(pixels: torch.Tensor, x: npt.NDArray[np.int64], y: npt.NDArray[np.
     width = x.shape[1]
     index = places[:, width:, None] + places[:, None, :width]
     return pixels.index_select(0, index.view(-1)).view(*index.shape, _CHANNELS)
-
-
-def _filtered(
-    pixels: torch.Tensor,
-    kind: Filter,
-    wanted: Sequence[npt.NDArray[np.int64]],
-    along: Sequence[npt.NDArray[np.int64]],
-    sizes: Sequence[npt.NDArray[np.int64]],
-    starts: npt.NDArray[np.int64],
-    strides: npt.NDArray[np.int64],
-) -> torch.Tensor:
-    count = len(starts)
-    (width, height), (wide, high) = (each.shape[1] for each in wanted), (int(each[:, 3].max()) for each in along)
-    # Beyond an image, its last pixels stand for padding: the weights there are 0.
-    columns = along[0][:, 2, None] + np.minimum(np.arange(wide), along[0][:, 3, None] - 1)
-    rows = starts[:, None] + strides[:, None] * np.minimum(np.arange(high), along[1][:, 3, None] - 1)
-    # Left and right are exchanged with top and bottom for the first pass.
-    values = _gathered(pixels, rows, columns).view(count, wide, high * _CHANNELS).float()
-    values = _multiplied(_weights(kind, wanted[0], along[0], sizes[0], pixels.device), values)
-    values = values.view(count, width, high, _CHANNELS).transpose(1, 2).reshape(count, high, width * _CHANNELS)
-    values = _multiplied(_weights(kind, wanted[1], along[1], sizes[1], pixels.device), values)
-    return values.to(torch.uint8).view(count, height, width, _CHANNELS)
 
 
 def _weights(

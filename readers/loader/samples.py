@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -74,7 +74,7 @@ class SampleMaker:
         self._draws = self._packed.draws if self._packed is not None else 0
         finishers = self._packed.finishers if self._packed is not None else ()
         self._finish = finish or finishers is None
-        self.finishers: Final[tuple[Finisher, ...]] = () if self._finish or finishers is None else finishers
+        self.finishers: Final[tuple[Finisher, ...]] = () if finish else finishers or ()
         """Steps that are left to do on the image of a sample, or on each view; empty if there are none."""
         # What is copied has not been finished.
         self._copies = not self._finish or finishers == ()
@@ -320,7 +320,7 @@ def image_and_label(sample: Any) -> tuple[Any, Any]:
 def blamed(message: str, error: BaseException) -> LoaderError:
     """A `LoaderError` to be raised from an error in the user's code, whose traceback then begins with that code."""
     trace = error.__traceback__
-    while trace is not None and _is_ours(trace):
+    while trace is not None and _is_ours(trace.tb_frame):
         trace = trace.tb_next
     if trace is not None:
         error.__traceback__ = trace
@@ -345,7 +345,7 @@ def clear_frames(error: BaseException) -> None:
         while trace is not None:
             frame: FrameType | None = trace.tb_frame
             # Also the frames that called it, which may have been taken out of the traceback.
-            while frame is not None and _is_frame_of_ours(frame):
+            while frame is not None and _is_ours(frame):
                 # It refuses while the frame is in use.
                 with suppress(RuntimeError):
                     frame.clear()
@@ -354,9 +354,5 @@ def clear_frames(error: BaseException) -> None:
         found = found.__cause__ or found.__context__
 
 
-def _is_ours(trace: TracebackType) -> bool:
-    return _is_frame_of_ours(trace.tb_frame)
-
-
-def _is_frame_of_ours(frame: FrameType) -> bool:
+def _is_ours(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__")).partition(".")[0] == "packtrain"

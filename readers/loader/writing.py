@@ -48,7 +48,7 @@ class Writer:
         image = columns.get(IMAGE)
         self._image = image if isinstance(image, (_Image, _Views)) else None
         self.direct: Final = isinstance(image, _Image) and image.direct
-        self._columns: list[_Column] = [
+        self._columns: list[_Column | _Optional] = [
             _Optional(column, arrays[present(name)]) if present(name) in layout.fields else column
             for name, column in columns.items()
         ]
@@ -95,24 +95,19 @@ class _Column(ABC):
         """The same for a sample without a value."""
 
 
-class _Optional(_Column):
+class _Optional:
     """A field that samples may be without."""
 
     def __init__(self, column: _Column, present: npt.NDArray[Any]) -> None:
         self._column = column
         self._present = present
 
-    @override
     def write(self, at: int, value: Any) -> None:
         self._present[at] = value is not None
         if value is None:
             self._column.fill(at)
         else:
             self._column.write(at, value)
-
-    @override
-    def fill(self, at: int) -> None:
-        self.write(at, None)
 
 
 class _Values(_Column):
