@@ -7,6 +7,7 @@ host gets a proxy where nobody can listen, except those that a store needs.
 from __future__ import annotations
 
 import os
+import re
 import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -31,17 +32,7 @@ _KNOWN_IDENTITIES: Final = (
     "oauth2.googleapis.com",
     "metadata.google.internal",
 )
-_PROXIES: Final = frozenset(
-    f"{name}_PROXY{suffix}"
-    for name, suffix in (
-        ("HTTP", ""),
-        ("HTTPS", ""),
-        ("ALL", ""),
-        ("AWS", "_URL"),
-        ("AZURE", "_URL"),
-        ("GOOGLE", "_URL"),
-    )
-)
+_PROXY: Final = re.compile(r"(HTTPS?|ALL)_PROXY|(AWS|AZURE|GOOGLE)_PROXY_URL", re.IGNORECASE)
 
 
 def confined(url: Url) -> ClientConfig:
@@ -51,7 +42,7 @@ def confined(url: Url) -> ClientConfig:
     """
     named = _named(url)
     plain = any(urlsplit(each).scheme == "http" for each in named) or (url.kind.plain_by_key_file and not named)
-    if not named or any(os.environ[name] for name in os.environ if name.upper() in _PROXIES):
+    if not named or any(value for name, value in os.environ.items() if _PROXY.fullmatch(name)):
         return {"allow_http": plain}
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
     asked = [os.environ[name] for name in _MORE_IDENTITIES if name in os.environ]

@@ -80,8 +80,10 @@ def copy_missing(
     folder = root.make_copy(source.key)
     data = _data_folder(folder, files)
     with Journal(folder) as journal:
-        done = copy_files(source.origin, data, files, journal, threads=options.threads, on_progress=on_progress)
-    provenance = provenance_of(source, done.stamps)
+        copied, stamps = copy_files(
+            source.origin, data, files, journal, threads=options.threads, on_progress=on_progress
+        )
+    provenance = provenance_of(source, stamps)
     if entry is None:
         _link_missing(data, source, Origin(provenance.source))
         write_manifest(data, source)
@@ -101,7 +103,7 @@ def copy_missing(
                 (entry.folder(name) if name else entry).sync()
             _link_missing(entry, source, Origin(provenance.source))
         discard_copy(root, source.key)
-    return entry, done.copied
+    return entry, copied
 
 
 def _reserve(

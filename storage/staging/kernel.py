@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     Pages = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
-RWF_DONTCACHE: Final = 0x80
-"""Flag of `os.preadv` (Linux 6.14): pages that a read brings into the page cache are dropped after it."""
 _FICLONE: Final = 0x40049409
 _SYNC_FILE_RANGE_WRITE: Final = 2
 _REFUSED: Final = frozenset(
@@ -88,7 +86,7 @@ class Reader:
 
     If nothing of the range is cached, direct I/O bypasses the cache, which takes half the processor time. If some of it
     is cached, or the file system does not support direct I/O, the range is read through the cache, and pages that were
-    not there before are dropped again: by the kernel since Linux 6.14, by this class on older kernels.
+    not there before are dropped again.
 
     Args:
         descriptor: Descriptor of the file; the caller closes it.
@@ -101,7 +99,6 @@ class Reader:
         self._offset = offset
         self._cached = cached_pages(descriptor, offset, length)
         self._direct = (self._cached is None or not self._cached.any()) and self._set_direct(True)
-        self._flags = RWF_DONTCACHE
         # No read-ahead: the buffers are large, several threads read at once, and pages read ahead past the end of the
         # range would stay in the cache.
         with suppress(OSError):
@@ -133,24 +130,15 @@ class Reader:
 
     def _read(self, view: memoryview, offset: int) -> int:
         if self._direct:
-            whole = len(view) - len(view) % mmap.PAGESIZE
-            if whole and (count := self._try_read(view[:whole], offset, 0)) is not None:
-                return count
+            try:
+                if whole := len(view) - len(view) % mmap.PAGESIZE:
+                    return os.preadv(self._descriptor, [view[:whole]], offset)
+            except OSError as error:
+                if error.errno not in _REFUSED:
+                    raise
             # Either the end of the file, or a file system with stricter alignment rules.
             self._direct = self._set_direct(False)
-        if self._flags:
-            if (count := self._try_read(view, offset, self._flags)) is not None:
-                return count
-            self._flags = 0
         return os.preadv(self._descriptor, [view], offset)
-
-    def _try_read(self, view: memoryview, offset: int, flags: int) -> int | None:
-        try:
-            return os.preadv(self._descriptor, [view], offset, flags)
-        except OSError as error:
-            if error.errno not in _REFUSED:
-                raise
-        return None
 
     def _set_direct(self, wanted: bool) -> bool:
         """Switches direct I/O on or off. Returns whether it is on now."""

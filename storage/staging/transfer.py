@@ -27,7 +27,7 @@ from packtrain._core.sizes import size
 from .folder import Folder
 from .kernel import allocate, start_writeback
 from .options import OnStageProgress
-from .origin import Origin, OriginFile, SourceFile
+from .origin import Origin, SourceFile
 from .pieces import Checksums, Journal, Known, Piece, ProgressCounter, ThreadTeam, split
 
 _THREADS: Final = 8
@@ -40,24 +40,6 @@ _SLICE: Final = 1 << 30
 """Bytes allocated at a time. This takes less than a second, so an interrupt does not have to wait long."""
 
 
-@dataclass(frozen=True)
-class CopyReport:
-    """Result of a copy.
-
-    Attributes:
-        copied: Bytes copied by this call; more than the files have if a file had to be copied twice.
-        resumed: Bytes that were already there from an earlier, interrupted copy.
-        method: ``"reflink"`` or ``"read/write"``.
-        stamps: Stamps of the source files, by name, see `FileStatus`: each file that still has its stamp has been found
-            to be what was packed. A file that was changed between two pieces has none.
-    """
-
-    copied: int
-    resumed: int
-    method: str
-    stamps: Mapping[str, str]
-
-
 def copy_files(
     origin: Origin,
     target: Folder,
@@ -66,7 +48,7 @@ def copy_files(
     *,
     threads: int | None = None,
     on_progress: OnStageProgress | None = None,
-) -> CopyReport:
+) -> tuple[int, Mapping[str, str]]:
     """Copies and verifies files and, on a disk, makes them durable.
 
     Space for all files is allocated before the first byte is copied. Pages of the source that were not in the page
@@ -81,6 +63,11 @@ def copy_files(
         threads: Maximum number of threads that copy; None: as many as suit the origin.
         on_progress: Called about ten times a second from the calling thread.
 
+    Returns:
+        The number of bytes copied by this call, more than the files have if one had to be copied twice; and the stamps
+        of the source files by name: each file that still has its stamp has been found to be what was packed. A file
+        that was changed between two pieces has none.
+
     Raises:
         SourceChanged: A file is missing, or is not what was packed, even after reading it a second time.
         NoSpace: The file system of `target` is full.
@@ -90,12 +77,7 @@ def copy_files(
     counter = ProgressCounter("copy", sum(file.bytes for file in files), on_progress)
     copy = _Copy(origin, target, files, journal, _team(origin, files, threads), counter)
     copy.run()
-    return CopyReport(
-        copied=counter.copied,
-        resumed=counter.resumed,
-        method="reflink" if copy.cloned else "read/write",
-        stamps=copy.stamps(),
-    )
+    return counter.copied, copy.stamps()
 
 
 def check_files(
@@ -234,14 +216,10 @@ class _Copy:
             with self._opened(file, os.O_RDWR) as target:
                 # From here on, nobody writes any more for a process that was killed.
                 fcntl.flock(target, fcntl.LOCK_EX)
-                self._set_size(file, source, target)
-
-    def _set_size(self, file: SourceFile, source: OriginFile, target: int) -> None:
-        """Gives a new file its size; or its content, if the file systems can share blocks."""
-        if file.bytes and source.clone_into(target):
-            self.cloned.add(file)
-            self.seen_stamps[file].add(source.stamp)
-        os.ftruncate(target, file.bytes)
+                if file.bytes and source.clone_into(target):
+                    self.cloned.add(file)
+                    self.seen_stamps[file].add(source.stamp)
+                os.ftruncate(target, file.bytes)
 
     def _allocate(self, file: SourceFile, _: memoryview) -> None:
         with self._errors(file, "write"), self._opened(file, os.O_WRONLY) as target:
@@ -291,19 +269,16 @@ class _Copy:
 
     def _finish(self, file: SourceFile, buffer: memoryview) -> None:
         if self.checksums.of_file(file) != file.crc32c:
-            self._copy_again(file, buffer)
+            self.origin.forget(file)
+            self.counter.add(taken_back=file.bytes)
+            for piece in split(file):
+                self._copy_piece(piece, buffer)
         if (found := self.checksums.of_file(file)) != file.crc32c:
             raise self.origin.changed(file, f"its crc32c is {found:08x}, but was {file.crc32c:08x} when it was packed")
         with self._errors(file, "write"), self._opened(file, os.O_RDONLY) as descriptor:
             os.fchmod(descriptor, 0o444)
             if self.durable:
                 os.fsync(descriptor)
-
-    def _copy_again(self, file: SourceFile, buffer: memoryview) -> None:
-        self.origin.forget(file)
-        self.counter.add(taken_back=file.bytes)
-        for piece in split(file):
-            self._copy_piece(piece, buffer)
 
     @contextmanager
     def _opened(self, file: SourceFile, flags: int) -> Iterator[int]:

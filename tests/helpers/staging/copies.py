@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from typing import Any
 from crc32c import crc32c
 
 from packtrain._storage.staging.folder import Folder
+from packtrain._storage.staging.options import OnStageProgress, StageProgress
 from packtrain._storage.staging.origin import Origin, SourceFile
 from packtrain._storage.staging.pieces import Journal
-from packtrain._storage.staging.transfer import CopyReport, copy_files
+from packtrain._storage.staging.transfer import copy_files
 
 PIECE = 64 << 10
 BUFFER = 16 << 10
@@ -35,11 +37,25 @@ def noise(sizes: Sequence[int] = SIZES) -> dict[str, bytes]:
     return {f"index/{i}.npy" if i % 2 else f"{i}.tar": random_bytes(size) for i, size in enumerate(sizes)}
 
 
-def copied(source: Path, target: Path, files: Sequence[SourceFile], journal: Path, **options: Any) -> CopyReport:
-    """Copies files between two folders; the journal is in a third."""
+def copied(
+    source: Path,
+    target: Path,
+    files: Sequence[SourceFile],
+    journal: Path,
+    on_progress: OnStageProgress = lambda progress: None,
+    **options: Any,
+) -> tuple[int, int]:
+    """Copies files between two folders; the journal is in a third. Returns the bytes copied and resumed."""
     assert journal.name == "journal"
+    seen = deque[StageProgress](maxlen=1)
+
+    def report(progress: StageProgress) -> None:
+        seen.append(progress)
+        on_progress(progress)
+
     with Journal(Folder.open(journal.parent)) as opened:
-        return copy_files(Origin(source), Folder.open(target), files, opened, **options)
+        count, _ = copy_files(Origin(source), Folder.open(target), files, opened, on_progress=report, **options)
+    return count, seen[0].resumed
 
 
 def assert_copied(target: Path, contents: Mapping[str, bytes]) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from packtrain._core.errors import RemoteError
 from packtrain._storage.remote.objects import Objects
-from packtrain._storage.remote.redirects import _PROXIES, confined
+from packtrain._storage.remote.redirects import _PROXY, confined
 from packtrain._storage.remote.urls import Url
 
 DATA = b"0123456789"
@@ -93,7 +93,7 @@ def serve() -> Iterator[Serve]:
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Credentials for each kind of store, and no proxy."""
     for name in os.environ:
-        if name.upper() in _PROXIES or name.startswith(("AWS_", "AZURE_", "GOOGLE_")):
+        if _PROXY.fullmatch(name) or name.startswith(("AWS_", "AZURE_", "GOOGLE_")):
             monkeypatch.delenv(name)
     for name, value in {
         "AWS_REGION": "us-east-1",
