@@ -176,10 +176,6 @@ def each(function: Callable[[Location], Result], locations: Sequence[Location]) 
     return in_threads(function, locations, threads=_THREADS)
 
 
-@overload
-def linked(dataset: Url, name: str, elsewhere: str | None) -> Url: ...
-@overload
-def linked(dataset: Location, name: str, elsewhere: str | None) -> Location: ...
 def linked(dataset: Location, name: str, elsewhere: str | None) -> Location:
     """Return the location of a file of a dataset.
 

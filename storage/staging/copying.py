@@ -224,7 +224,7 @@ def provenance_of(source: SourceDataset, stamps: Mapping[str, str]) -> Provenanc
 
     Args:
         source: The dataset that was copied.
-        stamps: Stamps of its files, see `FileStatus`.
+        stamps: Stamps of its files, see `Head`.
     """
     noted = read_provenance(Folder.open(source.location)) if isinstance(source.location, Path) else None
     if noted is None or noted.source == source.location:

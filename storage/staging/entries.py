@@ -206,9 +206,15 @@ def find_entry(known: Sequence[Entry], id: str | os.PathLike[str]) -> Entry:
     )
 
 
-def nothing_there(to: str | os.PathLike[str]) -> StagingError:
-    """The error for a copy that is named where there are none."""
-    return StagingError(f"nothing is staged in {to}: name the folder that the copy was staged to (`to`)")
+def root_in(to: str | os.PathLike[str]) -> Root:
+    """Opens the root in the folder `to`, in which somebody has named a copy.
+
+    Raises:
+        StagingError: Nothing is staged there; or what `Root.find` raises.
+    """
+    if (root := Root.find(to)) is None:
+        raise StagingError(f"nothing is staged in {to}: name the folder that the copy was staged to (`to`)")
+    return root
 
 
 def linked_parts(entry: Path) -> list[Path]:
@@ -233,9 +239,7 @@ def pin(to: str | os.PathLike[str], id: str | os.PathLike[str], pinned: bool = T
         UsageError: `id` is empty or too short.
         StagingError: No copy matches `id`, or several do.
     """
-    root = Root.find(to)
-    if root is None:
-        raise nothing_there(to)
+    root = root_in(to)
     with file_errors(root.path, StagingError), root.ledger():
         entry = find_entry([entry for entry in scan(root) if entry.finished], id)
         parts = [path.name for path in linked_parts(entry.path)] if entry.state == "version" else []

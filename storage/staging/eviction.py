@@ -38,8 +38,8 @@ from ..location import Location, object_store, read
 from ..remote.objects import Objects
 from ..remote.urls import Url
 from .capacity import Capacity, FileSystem, capacity
-from .documents import read_provenance
-from .entries import Entry, find_entry, nothing_there, scan
+from .documents import read_provenance, stamp_of
+from .entries import Entry, find_entry, root_in, scan
 from .folder import Folder
 from .locks import lease_on, try_lock
 from .options import OnStageProgress, StageOptions
@@ -113,10 +113,10 @@ class SourceChecks:
             # Nothing is lost with a link, or with a file that is damaged.
             held = {file: ours for file in source.files if (ours := copy.file_status(file.name, file.bytes))}
             changed = []
-            for (file, ours), theirs in zip(held.items(), source.origin.statuses(list(held)), strict=True):
+            for (file, ours), theirs in zip(held.items(), source.origin.heads(list(held)), strict=True):
                 if theirs.bytes != file.bytes:
                     return f"{source.origin.at(file)} is not what was copied"
-                if theirs.identity == (ours.st_dev, ours.st_ino):
+                if theirs.stamp == stamp_of(ours):
                     return f"{source.origin.at(file)} is the same file as in the copy"
                 if not theirs.stamp or provenance.stamps.get(file.name) != theirs.stamp:
                     changed.append(file)
@@ -270,10 +270,8 @@ def evict(
     """
     if isinstance(ids, str | os.PathLike):
         raise unexpected("ids", ids, "a list of ids")
-    root = Root.find(to)
+    root = root_in(to) if ids else Root.find(to)
     if root is None:
-        if ids:
-            raise nothing_there(to)
         return []
     with file_errors(root.path, StagingError), SourceChecks() as checks:
         with root.ledger():

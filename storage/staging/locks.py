@@ -64,13 +64,9 @@ def lease_on_entry(entry: Path) -> Lease:
     Raises:
         StagingError: It is not in a root of this user, or has been evicted.
     """
-    root, key = Root.around(entry), entry_key(entry.name)
-    if root is None or key is None:
+    if (found := _lease_in_root(entry)) is None:
         raise StagingError(f"{entry} is not in a folder for staged copies")
-    lease = Lease(root, key)
-    if not root.folder.has_own_folder(entry.name):
-        raise StagingError(f"{entry} has been evicted: open the dataset again")
-    return lease
+    return found[1]
 
 
 @checks_names()
@@ -88,16 +84,11 @@ def lease_on(path: str | os.PathLike[str]) -> Lease | None:
         StagingError: `path` was a staged copy, but has been evicted, or has no manifest; or its lease cannot be taken.
     """
     path = Path(os.path.realpath(local_path(path)))
-    root, key = Root.around(path), entry_key(path.name)
-    if root is None or key is None:
-        return None
     with file_errors(path, StagingError, verb="take a lease on"):
-        lease = Lease(root, key)
-        # Checked while the lease is held: from here on the entry cannot be evicted.
-        if not root.folder.has_own_folder(path.name):
-            to = shlex.quote(str(path.parents[1]))
-            raise StagingError(f"{path} has been evicted: stage it again (packtrain stage DATASET --to {to})")
-        if key.endswith(STREAM):
+        if (found := _lease_in_root(path)) is None:
+            return None
+        root, lease = found
+        if path.name.endswith(STREAM):
             address = read_origin(Folder.open(path)) or "ADDRESS"
             raise StagingError(
                 f"{path} is a cache of {address}, and no copy: open the address, with open_dataset({str(address)!r}, "
@@ -109,10 +100,17 @@ def lease_on(path: str | os.PathLike[str]) -> Lease | None:
     return lease
 
 
-def lease_on_version(path: Path) -> Lease | None:
-    """The same for the folder of a version, which may lie in the entry of caches; raises what `lease_on` raises."""
-    entry = Path(os.path.realpath(path.parent))
-    return lease_on(path) if path.name != STREAMED or Root.around(entry) is None else lease_on_entry(entry)
+def _lease_in_root(entry: Path) -> tuple[Root, Lease] | None:
+    """Take a lease on what may be an entry. Returns it and the root; None if it is in no root of this user."""
+    root, key = Root.around(entry), entry_key(entry.name)
+    if root is None or key is None:
+        return None
+    lease = Lease(root, key)
+    # Checked while the lease is held: from here on the entry cannot be evicted.
+    if not root.folder.has_own_folder(entry.name):
+        to = shlex.quote(str(entry.parents[1]))
+        raise StagingError(f"{entry} has been evicted: stage it again (packtrain stage DATASET --to {to}), or open it")
+    return root, lease
 
 
 class VersionLease:
@@ -132,7 +130,10 @@ class VersionLease:
     def __init__(self, dataset: Path, number: int) -> None:
         self._of: Final = (dataset, number)
         path = version_path(dataset, number)
-        self._copy: Final = lease_on_version(dataset)
+        # The version of a dataset in caches lies in the entry of these.
+        entry = Path(os.path.realpath(dataset.parent))
+        streamed = dataset.name == STREAMED and Root.around(entry) is not None
+        self._copy: Final = lease_on_entry(entry) if streamed else lease_on(dataset)
         self._lock: Lock | None = None
         with reading(path):
             try:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from crc32c import crc32c
 
@@ -71,26 +71,12 @@ class SourceFile:
         return in_blocks(self.bytes)
 
 
-class FileStatus(NamedTuple):
-    """Properties of a file of an origin that are known without reading the file.
-
-    Attributes:
-        bytes: Its size; None if it is not a regular file.
-        stamp: A text that changes whenever the file does; empty if there is none.
-        identity: Device and inode, by which one file is known under two names; None if it is not on this machine.
-    """
-
-    bytes: int | None
-    stamp: str
-    identity: tuple[int, int] | None
-
-
 class OriginFile(Protocol):
     """A file of an origin, open for reading."""
 
     @property
     def stamp(self) -> str:
-        """The stamp that the file had when it was opened, see `FileStatus`."""
+        """The stamp that the file had when it was opened, see `Head`."""
 
     def clone_into(self, descriptor: int) -> bool:
         """Gives the file `descriptor` the same content by sharing blocks. Returns False if that is not possible."""
@@ -209,22 +195,20 @@ class Origin:
             isinstance(self.at(file), Url) for file in files if file.elsewhere is not None
         )
 
-    def statuses(self, files: Sequence[SourceFile]) -> Iterator[FileStatus]:
-        """Yield the status of each file.
+    def heads(self, files: Sequence[SourceFile]) -> Iterator[Head]:
+        """Yield the size of each file, -1 for what is no regular file, and its stamp.
 
         Raises:
             OSError: One is missing, or cannot be looked at.
         """
 
-        def status(location: Location) -> FileStatus:
+        def head(location: Location) -> Head:
             if isinstance(location, Url):
-                head = self.objects.head(location)
-                return FileStatus(head.bytes, head.stamp, None)
+                return self.objects.head(location)
             found = os.stat(location)
-            size = found.st_size if stat.S_ISREG(found.st_mode) else None
-            return FileStatus(size, stamp_of(found), (found.st_dev, found.st_ino))
+            return Head(found.st_size if stat.S_ISREG(found.st_mode) else -1, stamp_of(found))
 
-        return each(status, [self.at(file) for file in files])
+        return each(head, [self.at(file) for file in files])
 
     @contextmanager
     def open(self, file: SourceFile, offset: int = 0, length: int | None = None) -> Iterator[OriginFile]:

@@ -26,7 +26,7 @@ from .copying import (
     write_manifest,
 )
 from .documents import Provenance, read_provenance, write_provenance
-from .entries import find_entry, holds_dataset, linked_parts, nothing_there, scan
+from .entries import find_entry, holds_dataset, linked_parts, root_in, scan
 from .eviction import discard_copy
 from .folder import Folder
 from .locks import Lease, VersionLease, lease_on, promise, try_lock
@@ -220,9 +220,7 @@ def repair(
         NoRoom: There is no room for a second copy of a damaged file.
     """
     options = StageOptions(to, threads=threads)
-    root = Root.find(to)
-    if root is None:
-        raise nothing_there(to)
+    root = root_in(to)
     report = on_progress or (lambda progress: None)
     with file_errors(root.path, StagingError):
         with root.ledger():

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from typing_extensions import override
 
-from packtrain._core.errors import CorruptFile, StagingError, UsageError
+from packtrain._core.errors import CorruptFile, StagingError
 from packtrain._core.manifest import Manifest
 from packtrain._core.opening import open_regular
 from packtrain._core.problems import error_kind
@@ -28,7 +28,7 @@ from ..staging.folder import Folder
 from ..staging.locks import lease_on_entry
 from .chunks import ChunkTable
 from .connections import BUCKET, Connection, Connections
-from .layout import ORDERS, WRONG, Present, chunk_path
+from .layout import WRONG, Present, chunk_path
 from .order_files import OrderChunks, OrderLease
 from .policy import Reading
 from .protocol import Ahead, Ask, Fill, Hello, Part, Read, State, Suspect, digest_of_access
@@ -141,20 +141,11 @@ class ChunkCache:
             order: The chunks of that; None: they are those of the cache.
 
         Raises:
-            UsageError: The budget is too small; the message names the one that would do. Or the fetcher belongs to a
-                packtrain that knows no orders of other chunks.
+            UsageError: The budget is too small; the message names the one that would do.
             StagingError: The cache cannot be written to.
         """
-        if order is None:
-            return RegisteredRank(self._connections, job_id, reading)
-        state = self.state()
-        if ORDERS not in state:
-            raise UsageError(
-                f"the fetcher of {self.entry} (process {state['pid']}) belongs to an older packtrain, which cannot "
-                "serve a part of a dataset or several together: end the jobs that use this cache, and try again some "
-                "10 seconds later"
-            )
-        return RegisteredRank(self._connections, job_id, reading, OrderLease(self.entry, order))
+        lease = None if order is None else OrderLease(self.entry, order)
+        return RegisteredRank(self._connections, job_id, reading, lease)
 
     def fill(self) -> FillRequest:
         """Has all chunks fetched, in the order of their places, as long as the result is open."""

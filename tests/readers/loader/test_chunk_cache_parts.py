@@ -244,20 +244,6 @@ class TestConcatenations:
             with pytest.raises(UsageError, match=r"s3://bucket/(set|other) .*=\"\d+MiB\" or more; .* ChunkShuffled"):
                 loader_of(dataset, **options)
 
-    def test_a_fetcher_that_knows_no_such_orders_is_named(
-        self, streamed: Streamed, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        dataset, state = opened(streamed, 0.5), ChunkCache.state
-
-        def older(cache: ChunkCache) -> dict[str, Any]:
-            return {name: value for name, value in state(cache).items() if name != "orders"}
-
-        monkeypatch.setattr(ChunkCache, "state", older)
-        with loader_of(dataset) as loader:
-            next(iter(loader))
-        with loader_of(dataset.subset(range(300))) as loader, pytest.raises(UsageError, match=r"process \d+.* older"):
-            next(iter(loader))
-
 
 def rows_of_an_epoch(
     rank: int, world: int, place: str, copied: str, budgets: list[int], state: Any, steps: int | None
