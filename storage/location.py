@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar, overload
 
 from packtrain._core.arguments import path_of
-from packtrain._core.errors import NotThere, UsageError
+from packtrain._core.errors import CorruptFile, NotThere, UsageError
 from packtrain._core.files import write_file
 from packtrain._core.manifest import Manifest
 from packtrain._core.opening import is_stream, read_named, read_regular
@@ -165,6 +166,14 @@ def names_in(folder: Location, objects: Objects) -> set[str]:
         return {found.name for found in objects.list(folder)} if isinstance(folder, Url) else set(os.listdir(folder))
     except (FileNotFoundError, NotThere):
         return set()
+
+
+def arrived(location: Location, attempt: Callable[[], Result]) -> Result:
+    """Return the result of an attempt to read, repeated if an object arrives damaged: that may be the network."""
+    if isinstance(location, Url):
+        with suppress(CorruptFile):
+            return attempt()
+    return attempt()
 
 
 def each(function: Callable[[Location], Result], locations: Sequence[Location]) -> Iterator[Result]:

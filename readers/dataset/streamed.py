@@ -10,8 +10,7 @@ from packtrain._storage.location import location_of, object_store
 from packtrain._storage.remote.urls import Url
 from packtrain._storage.staging.options import StageOptions, options_from
 from packtrain._storage.streams.client import ChunkCache
-from packtrain._storage.streams.opening import open_stream
-from packtrain._storage.streams.versions import VersionStream, open_version
+from packtrain._storage.streams.opening import VersionStream, open_stream, open_version
 
 from .sound import Check
 from .store import RecordStore

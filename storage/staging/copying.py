@@ -175,15 +175,12 @@ def _data_folder(folder: Folder, files: Sequence[SourceFile]) -> Folder:
     """The folder in a copy for its data, without what an interrupted copy left and this copy will not finish."""
     data = folder.own_folder(_DATA)
     folders = {file.folder for file in files} - {""}
-    wanted = {file.name for file in files}
-    for name in data.names():
-        if name not in folders and name not in wanted:
+    wanted = {file.name for file in files} | folders
+    kept = [name for name in folders if data.has_own_folder(name)]
+    inside = [f"{name}/{last}" for name in kept for last in data.folder(name).names()]
+    for name in (*data.names(), *inside):
+        if name not in wanted:
             data.remove(name)
-    for name in sorted(folders):
-        if data.has_own_folder(name):
-            for last in data.folder(name).names():
-                if f"{name}/{last}" not in wanted:
-                    data.remove(f"{name}/{last}")
     return data
 
 
@@ -227,10 +224,9 @@ def provenance_of(source: SourceDataset, stamps: Mapping[str, str]) -> Provenanc
         stamps: Stamps of its files, see `Head`.
     """
     noted = read_provenance(Folder.open(source.location)) if isinstance(source.location, Path) else None
-    if noted is None or noted.source == source.location:
-        return Provenance(source.location, stamps)
     # A store is not asked: it is before the copy is evicted.
-    if isinstance(noted.source, Url) or holds_dataset(noted.source, source.key):
+    other = noted is not None and noted.source != source.location
+    if noted and other and (isinstance(noted.source, Url) or holds_dataset(noted.source, source.key)):
         return noted
     return Provenance(source.location, stamps)
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
-from functools import partial
+from contextlib import ExitStack, closing, suppress
+from functools import cached_property, partial
 from typing import NamedTuple, Self, TypeVar
 
 from packtrain._core.arguments import checks_names, unexpected
@@ -60,17 +60,18 @@ class SourceChecks:
 
     def __init__(self) -> None:
         self._doubts: dict[tuple[str, Location | None], str | None] = {}
-        self._leases = ExitStack()
-        self._objects: Objects | None = None
+        self._open = ExitStack()
         self._silent: dict[str, RemoteError] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._leases.close()
-        if self._objects is not None:
-            self._objects.close()
+        self._open.close()
+
+    @cached_property
+    def _objects(self) -> Objects:
+        return self._open.enter_context(closing(object_store()))
 
     def look_at(
         self,
@@ -138,9 +139,8 @@ class SourceChecks:
     def _holds_version(self, location: Location, entry: Entry) -> bool:
         """True if there still is the document of a version; what that names is looked at as a copy of its own."""
         document = os.listdir(entry.path / VERSIONS)[0]
-        if isinstance(location, Url) and self._objects is None:
-            self._objects = object_store()
-        data = read(location / VERSIONS / document, MOST_VERSION_BYTES, self._objects)
+        objects = self._objects if isinstance(location, Url) else None
+        data = read(location / VERSIONS / document, MOST_VERSION_BYTES, objects)
         return hashlib.sha256(data).hexdigest().startswith(entry.key)
 
     def _load(self, location: Location, copy: Folder, key: str) -> SourceDataset | None:
@@ -150,15 +150,13 @@ class SourceChecks:
         if os.path.samestat(os.stat(location), os.fstat(copy.fileno())):
             return None
         if (lease := lease_on(location)) is not None:
-            self._leases.enter_context(lease)
+            self._open.enter_context(lease)
         return SourceDataset.load(location, segment=key)
 
     def _load_from_store(self, url: Url, key: str) -> SourceDataset:
         # A store that did not answer once is not waited for again.
         if (failed := self._silent.get(url.base)) is not None:
             raise failed
-        if self._objects is None:
-            self._objects = object_store()
         try:
             return SourceDataset.load(url, self._objects, segment=key)
         except (NotThere, Denied):

@@ -24,7 +24,7 @@ from packtrain._core.manifest import MANIFEST, PLAN, Manifest
 from packtrain._core.opening import open_regular
 from packtrain._core.versions import BASE_MANIFEST, base_manifest
 
-from ..location import Location, each, linked, object_store, read
+from ..location import Location, arrived, each, linked, object_store, read
 from ..remote.objects import Head, Objects
 from ..remote.urls import Url
 from .documents import in_blocks, stamp_of
@@ -135,14 +135,10 @@ class Origin:
             CorruptFile: It is damaged.
             RemoteError: The object store does not answer as it should; so it is for all that follows.
         """
-        name = BASE_MANIFEST if of_base else MANIFEST
-        if isinstance(self.location, Url):
-            try:
-                return self._fetched_manifest(self.location, name)
-            except CorruptFile:
-                # It may have been damaged on its way.
-                return self._fetched_manifest(self.location, name)
-        manifest = base_manifest(self.location) if of_base else Manifest.load(self.location)
+        folder = self.location
+        if isinstance(folder, Url):
+            return arrived(folder, lambda: self._fetched_manifest(folder, BASE_MANIFEST if of_base else MANIFEST))
+        manifest = base_manifest(folder) if of_base else Manifest.load(folder)
         if manifest.in_store and self._objects is None:
             self._objects = object_store()
         return manifest

@@ -140,9 +140,7 @@ class Root:
 
     def _subfolder(self, name: str) -> Folder:
         if self.folder.status(name) is not None and not self.folder.has_own_folder(name):
-            raise StagingError(
-                f"{self.path / name} is not a folder made by packtrain: find out who made it, and remove it"
-            )
+            raise _not_made(self.path / name, "folder")
         return self.folder.folder(name, make=True)
 
     def open_lock(self, path: Path, flags: int, mode: int) -> int:
@@ -151,14 +149,13 @@ class Root:
         Raises:
             StagingError: It is not a file that packtrain made.
         """
-        wrong = StagingError(f"{path} is not a lock file made by packtrain: find out who made it, and remove it")
         try:
             descriptor = self.locks.open_file(path.name, flags, mode)
         except OSError as error:
-            raise (wrong if error.errno in _NOT_A_LOCK else error) from None
+            raise (_not_made(path, "lock file") if error.errno in _NOT_A_LOCK else error) from None
         if not is_own_file(os.fstat(descriptor)):
             os.close(descriptor)
-            raise wrong
+            raise _not_made(path, "lock file")
         return descriptor
 
     def ledger(self) -> Lock:
@@ -243,6 +240,10 @@ def entry_key(name: str) -> str | None:
     return found[1] if found else None
 
 
+def _not_made(path: Path, what: str) -> StagingError:
+    return StagingError(f"{path} is not a {what} made by packtrain: find out who made it, and remove it")
+
+
 def _root_name() -> str:
     return f"packtrain-{os.geteuid()}"
 
@@ -274,9 +275,7 @@ def _open_root(outer: Folder, *, make: bool) -> Folder:
     except OSError as error:
         if error.errno not in (errno.ENOTDIR, errno.ELOOP):
             raise
-        raise StagingError(
-            f"{path} is a link or a file, not a folder made by packtrain: find out who made it, and remove it"
-        ) from None
+        raise _not_made(path, "folder") from None
     if (why := _why_not_trusted(folder)) is not None:
         raise StagingError(why)
     return folder

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -28,11 +28,10 @@ from packtrain._core.versions import (
     version_numbers,
 )
 
-from ..location import Location, object_store, read
+from ..location import Location, arrived, object_store, read
 from ..remote.objects import Objects
 from ..remote.urls import Url
 
-Parsed = TypeVar("Parsed")
 _MOST_VERSIONS: Final = 1 << 20
 """More are not looked for at an address."""
 
@@ -91,7 +90,7 @@ class VersionDocuments:
             self.__dict__.pop("manifest", None)
             return parse_root(self.manifest, self.location / MANIFEST)
 
-        return self._sound(parsed)
+        return arrived(self.location, parsed)
 
     @cached_property
     def numbers(self) -> Sequence[int]:
@@ -174,7 +173,7 @@ class VersionDocuments:
                 raise CorruptFile(f"{self.location / name} is damaged: its checksum differs", file=name)
             return data
 
-        return self._sound(compared)
+        return arrived(self.location, compared)
 
     def _document(self, number: int, *, dropped: bool) -> VersionDocument:
         name = version_name(number)
@@ -183,16 +182,7 @@ class VersionDocuments:
             data = self._read(name, MOST_VERSION_BYTES)
             return VersionDocument(parse_version(data, self.location / name, self.root, number), data, dropped)
 
-        return self._sound(parsed)
-
-    def _sound(self, attempt: Callable[[], Parsed]) -> Parsed:
-        """The result of an attempt, which is repeated for an object that arrives damaged: that may be the network."""
-        try:
-            return attempt()
-        except CorruptFile:
-            if isinstance(self.location, Path):
-                raise
-        return attempt()
+        return arrived(self.location, parsed)
 
     def _is_there(self, name: str) -> bool:
         place = self.location / name

@@ -222,12 +222,7 @@ def start_fetcher(entry: Path, objects: str) -> dict[str, Any]:
 def last_words(entry: Path) -> str:
     """The end of the fetcher's log."""
     with suppress(OSError):
-        text = (entry / LOG).read_text(errors="replace").strip()
-        if len(text) > _LOG_SHOWN:
-            # Whole lines, unless a single one is longer.
-            text = text[-_LOG_SHOWN:]
-            text = text.partition("\n")[2] or text
-        if text:
+        if text := (entry / LOG).read_text(errors="replace").strip()[-_LOG_SHOWN:]:
             return f"The end of {entry / LOG}: {text}"
     return f"{entry / LOG} may say why"
 

@@ -1,8 +1,15 @@
-"""Opens a remote dataset: finds a complete copy of it or the entry of its cache, or makes that entry."""
+"""Opens a remote dataset: finds a complete copy of it or the entry of its cache, or makes that entry.
+
+A version of a dataset that was changed has a bounded cache for each large segment, and copies of the rest. The key of a
+cache is that of its segment, so versions share what both have. An entry of the version has its documents, and links to
+copies and caches; it is a dataset of versions in which the large segments have no shards.
+"""
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from packtrain._core.errors import DatasetError, NoRoom, StagingError
@@ -10,6 +17,7 @@ from packtrain._core.files import file_errors, remove_temporaries
 from packtrain._core.index import Index
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, Manifest
 from packtrain._core.sizes import size
+from packtrain._core.versions import SEGMENTS
 
 from ..location import Location, shard_place
 from ..remote.objects import Objects
@@ -33,15 +41,19 @@ from ..staging.origin import Origin
 from ..staging.pieces import Journal
 from ..staging.root import Root
 from ..staging.source import SourceDataset
-from ..staging.stager import Staged, find_complete
+from ..staging.stager import Staged, find_complete, stage_part
 from ..staging.transfer import copy_files
+from ..staging.versions import SourceVersion, VersionPart
 from .chunks import ChunkTable
 from .client import ChunkCache
 from .connections import BUCKET
+from .cutting import MOST
 from .layout import CHUNKS, Present, is_of_this_boot
 
 _SLACK: Final = 8 << 20
 _DATA: Final = "data"
+_FEW_CHUNKS: Final = 4
+"""A segment of at most so many is copied: a cache of it would need room for as many at least."""
 
 
 def open_stream(
@@ -86,59 +98,21 @@ def stream_of(
     source: SourceDataset, options: StageOptions, budget: int | None, fetch_with: str, check: bool
 ) -> Staged | ChunkCache:
     """The same as `open_stream` for a dataset whose manifest is known."""
-    manifest, location = source.manifest, source.location
-    url = location if isinstance(location, Url) else Url.parse(str(manifest.base))
-    whole = whole_bytes(source)
-    budget = whole if budget is None else budget
     root = Root.make(options.to)
+    opening = _Opening(root, source, options, whole_bytes(source) if budget is None else budget)
     with file_errors(root.path, StagingError):
         if (staged := find_complete(root, source)) is not None:
             promise(root, source.key, options.grace)
             return staged
-        key = source.key + STREAM
-        with Lease(root, key):
-            entry = _entry(root, key, url, source, budget, min(whole, budget), options)
-            _mend(entry, url, manifest)
-            cache = ChunkCache(entry.path, budget, fetch_with, check, url)
+        with Lease(root, opening.key):
+            entry = opening.entry()
+            cache = ChunkCache(entry.path, opening.budget, fetch_with, check, opening.url)
             if any(cache.present) and not is_of_this_boot(entry):
                 # The machine has started again since: what was not on the medium then may be anything. A fetcher
                 # removes it before it answers.
                 cache.state()
-            promise(root, key, options.grace)
+            promise(root, opening.key, options.grace)
     return cache
-
-
-def _entry(
-    root: Root,
-    key: str,
-    url: Url,
-    source: SourceDataset,
-    budget: int,
-    most: int,
-    options: StageOptions,
-) -> Folder:
-    """Return the entry of the cache, with all that every reader needs and a reservation of `most` bytes."""
-    entry = root.find_entry(key)
-    if (
-        entry is not None
-        and read_reservation(entry) >= most
-        and root.find_copy(key) is None
-        and _is_furnished(entry, source)
-    ):
-        return entry
-    with wait_for_build_lock(root, key, lambda progress: None):
-        entry = root.find_entry(key)
-        _reserve(root, key, entry, url, source, budget, most, options)
-        if entry is None:
-            entry = _build(root, key, source, url)
-        elif not _is_furnished(entry, source):
-            _furnish_again(root, key, entry, source)
-        with root.ledger():
-            # Of a process that was killed just before its end.
-            discard_copy(root, key)
-        remove_temporaries(entry.path, RESERVATION)
-        write_reservation(entry, url, max(most, read_reservation(entry)))
-    return entry
 
 
 def whole_bytes(source: SourceDataset) -> int:
@@ -148,87 +122,217 @@ def whole_bytes(source: SourceDataset) -> int:
     return source.shared_bytes + manifest.bytes + manifest.bytes // 50 + len(manifest.shards) * BLOCK + _SLACK
 
 
-def _reserve(
-    root: Root,
-    key: str,
-    entry: Folder | None,
-    url: Url,
-    source: SourceDataset,
-    budget: int,
-    most: int,
-    options: StageOptions,
-) -> None:
-    """Makes room for the cache, which takes `most` bytes of its budget, by evicting other entries if need be."""
-    present, overhead = 0 if entry is None else allocated_bytes(entry), source.shared_bytes
-    if budget <= overhead:
-        raise NoRoom(
-            f"the index of {url} takes {size(overhead)}, and the cache may take {size(budget)}: raise the budget, to "
-            f"{size(overhead + source.manifest.bytes)} for all of it"
+@dataclass(frozen=True)
+class _Opening:
+    """One call of `stream_of`.
+
+    Attributes:
+        root: The root that the cache is in.
+        source: The dataset.
+        options: What all copies and caches may take together.
+        budget: Bytes that the cache may take.
+    """
+
+    root: Root
+    source: SourceDataset
+    options: StageOptions
+    budget: int
+
+    @property
+    def key(self) -> str:
+        """Key of the cache."""
+        return self.source.key + STREAM
+
+    @property
+    def url(self) -> Url:
+        """Address of the shards."""
+        location = self.source.location
+        return location if isinstance(location, Url) else Url.parse(str(self.source.manifest.base))
+
+    def entry(self) -> Folder:
+        """Return the entry of the cache, with all that every reader needs, and a reservation."""
+        most = min(whole_bytes(self.source), self.budget)
+        entry = self.root.find_entry(self.key)
+        if (
+            entry is None
+            or read_reservation(entry) < most
+            or self.root.find_copy(self.key) is not None
+            or not self._is_furnished(entry)
+        ):
+            entry = self._furnished(most)
+        self._mend(entry)
+        return entry
+
+    def _furnished(self, most: int) -> Folder:
+        """The entry, after waiting for any other process that makes or furnishes it."""
+        with wait_for_build_lock(self.root, self.key, lambda progress: None):
+            entry = self.root.find_entry(self.key)
+            self._reserve(entry, most)
+            if entry is None:
+                entry = self._build()
+            elif not self._is_furnished(entry):
+                self._furnish_again(entry)
+            with self.root.ledger():
+                # Of a process that was killed just before its end.
+                discard_copy(self.root, self.key)
+            remove_temporaries(entry.path, RESERVATION)
+            write_reservation(entry, self.url, max(most, read_reservation(entry)))
+        return entry
+
+    def _reserve(self, entry: Folder | None, most: int) -> None:
+        """Makes room for the cache, which takes `most` bytes of its budget, by evicting other entries if need be."""
+        overhead = self.source.shared_bytes
+        if self.budget <= overhead:
+            raise NoRoom(
+                f"the index of {self.url} takes {size(overhead)}, and the cache may take {size(self.budget)}: raise "
+                f"the budget, to {size(overhead + self.source.manifest.bytes)} for all of it"
+            )
+        need = max(0, most - (0 if entry is None else allocated_bytes(entry)))
+        try:
+            under_ledger(self.root, lambda checks, last: make_room(self.root, self.key, need, self.options, checks))
+        except NoRoom as error:
+            why = str(error).replace("(`budget`)", "(`StageOptions.budget`)")
+            raise NoRoom(
+                f"a cache of {size(self.budget)} for {self.url} does not fit: {why}; or lower its own "
+                "(`open_dataset(budget=)`)"
+            ) from None
+
+    def _build(self) -> Folder:
+        """Makes the entry. The caller holds its build lock."""
+        manifest = self.source.manifest
+        for number in range(len(manifest.shards)):
+            shard_place(self.url, manifest, number)
+        copy = self.root.make_copy(self.key)
+        dataset = self._furnish(copy)
+        entry = copy.folder(_DATA)
+        table = ChunkTable.of(manifest, Index.of(dataset.path, manifest))
+        table.save(entry.path)
+        entry.own_folder(CHUNKS)
+        Present.mend(entry.path, len(table))
+        write_origin(entry, self.url)
+        with self.root.ledger():
+            return self.root.publish(copy, _DATA, self.source.readable_name, self.key)
+
+    def _furnish(self, copy: Folder) -> Folder:
+        """Copies what every reader needs. Returns the folder of the dataset, which is this process's alone."""
+        data = copy.own_folder(_DATA)
+        dataset = data.own_folder(STREAMED)
+        for folder in (data, dataset):
+            delete_temporaries(folder)
+        dataset.write(PLAN, self.source.origin.plan(self.source.manifest))
+        with Journal(copy) as journal:
+            copy_files(self.source.origin, dataset, self.source.shared, journal)
+        dataset.write(MANIFEST, self.source.manifest.dump())
+        return dataset
+
+    def _is_furnished(self, entry: Folder) -> bool:
+        """True if nobody has removed or cut off what every reader needs. Its content is compared when it is read."""
+        return entry.has_own_file(f"{STREAMED}/{PLAN}") and all(
+            entry.file_status(f"{STREAMED}/{file.name}", file.bytes) for file in self.source.shared
         )
-    need = max(0, most - present)
-    try:
-        under_ledger(root, lambda checks, last: make_room(root, key, need, options, checks))
-    except NoRoom as error:
-        why = str(error).replace("(`budget`)", "(`StageOptions.budget`)")
+
+    def _furnish_again(self, entry: Folder) -> None:
+        """Copies again what somebody has removed. The caller holds the build lock; who has the old files keeps them."""
+        copied, dataset = self._furnish(self.root.make_copy(self.key)), entry.own_folder(STREAMED)
+        dataset.own_folder(INDEX)
+        for name in [PLAN, *(file.name for file in self.source.shared), MANIFEST]:
+            copied.rename(name, dataset, name)
+
+    def _mend(self, entry: Folder) -> None:
+        """Makes anew what is damaged in an entry, and has it fetch from this address."""
+        dataset = entry.path / STREAMED
+        try:
+            known = Manifest.load(dataset)
+        except DatasetError:
+            entry.folder(STREAMED).write(MANIFEST, self.source.manifest.dump())
+            known = Manifest.load(dataset)
+        table = ChunkTable.mended(entry.path, known, Index.of(dataset, known))
+        Present.mend(entry.path, len(table))
+        # Copies of a dataset share a cache. This one was there a moment ago, which of another one nobody knows.
+        write_origin(entry, self.url)
+
+
+@dataclass(frozen=True)
+class VersionStream:
+    """A version that is open. Nothing of it is evicted as long as this lives.
+
+    Attributes:
+        path: Its folder, in which the segments that have a cache are without shards.
+        caches: These caches, by the names of their segments.
+        held: The lease on the folder, and the copies.
+    """
+
+    path: Path
+    caches: Mapping[str, ChunkCache]
+    held: tuple[Lease | Staged, ...] = field(repr=False)
+
+
+def open_version(
+    location: Url,
+    options: StageOptions,
+    budget: int,
+    objects: Objects,
+    *,
+    number: int | None = None,
+    fetch_with: str = BUCKET,
+    check: bool = False,
+) -> VersionStream:
+    """Opens a version of a remote dataset.
+
+    Args:
+        location: Address of the dataset.
+        options: As for `open_stream`, as all that follow.
+        budget: Bytes that the copies and caches of the version may take together. What copies of layers and of small
+            segments leave is shared among caches by the sizes of their segments.
+        objects: The object store, for this process.
+        number: Number of the version; None: the newest one.
+        fetch_with: What makes a fetcher's object store.
+        check: Whether each record that is read is compared with its checksum.
+
+    Raises:
+        PacktrainError: What `open_stream` and `SourceVersion.load` raise.
+    """
+    require_cache(options)
+    source = SourceVersion.load(location, number, objects)
+    root = Root.make(options.to)
+    copies, large = dict[str, Staged](), dict[str, SourceDataset]()
+    for part in source.parts():
+        if (found := _large(source, part, root)) is None:
+            copies[part.name] = stage_part(source, part, options)
+        else:
+            large[part.name] = found
+    room = budget - sum(allocated_bytes(Folder.open(copy.path)) for copy in copies.values())
+    wholes = {name: whole_bytes(each) for name, each in large.items()}
+    total = sum(wholes.values())
+    if room <= 0:
         raise NoRoom(
-            f"a cache of {size(budget)} for {url} does not fit: {why}; or lower its own (`open_dataset(budget=)`)"
-        ) from None
-
-
-def _build(root: Root, key: str, source: SourceDataset, url: Url) -> Folder:
-    """Makes the entry. The caller holds its build lock."""
-    for number in range(len(source.manifest.shards)):
-        shard_place(url, source.manifest, number)
-    copy = root.make_copy(key)
-    dataset = _furnish(copy, source)
-    entry = copy.path / _DATA
-    table = ChunkTable.of(source.manifest, Index.of(dataset.path, source.manifest))
-    table.save(entry)
-    shutil.rmtree(entry / CHUNKS, ignore_errors=True)
-    (entry / CHUNKS).mkdir(mode=0o700)
-    Present.mend(entry, len(table))
-    write_origin(Folder.open(entry), url)
-    with root.ledger():
-        return root.publish(copy, _DATA, source.readable_name, key)
-
-
-def _furnish(copy: Folder, source: SourceDataset) -> Folder:
-    """Copies what every reader needs. Returns the folder of the dataset, which is this process's alone."""
-    data = copy.own_folder(_DATA)
-    dataset = data.own_folder(STREAMED)
-    for folder in (data, dataset):
-        delete_temporaries(folder)
-    dataset.write(PLAN, source.origin.plan(source.manifest))
-    with Journal(copy) as journal:
-        copy_files(source.origin, dataset, source.shared, journal)
-    dataset.write(MANIFEST, source.manifest.dump())
-    return dataset
-
-
-def _is_furnished(entry: Folder, source: SourceDataset) -> bool:
-    """True if nobody has removed or cut off what every reader needs. Its content is compared when it is read."""
-    return entry.has_own_file(f"{STREAMED}/{PLAN}") and all(
-        entry.file_status(f"{STREAMED}/{file.name}", file.bytes) for file in source.shared
+            f"the layers and small segments of {location}, which are copied as a whole, take {size(budget - room)}, "
+            f"and all may take {size(budget)}: raise the budget, to {size(budget - room + total)} for all of it"
+        )
+    caches = dict[str, ChunkCache]()
+    for name, each in large.items():
+        opened = stream_of(each, options, min(wholes[name], room * wholes[name] // total), fetch_with, check)
+        if isinstance(opened, ChunkCache):
+            caches[name] = opened
+        else:
+            copies[name] = opened
+    paths = {name: copy.path for name, copy in copies.items()} | {name: each.dataset for name, each in caches.items()}
+    key = source.key + STREAM * bool(caches)
+    with file_errors(root.path, StagingError):
+        lease = Lease(root, key)
+        entry = source.entry(root, paths, options, lambda progress: None, streamed=bool(caches))
+        promise(root, key, options.grace)
+    return VersionStream(
+        entry.path / STREAMED if caches else entry.path,
+        {name.removeprefix(f"{SEGMENTS}/"): cache for name, cache in caches.items()},
+        (lease, *copies.values()),
     )
 
 
-def _furnish_again(root: Root, key: str, entry: Folder, source: SourceDataset) -> None:
-    """Copies again what somebody has removed. The caller holds the build lock; who has the old files keeps them."""
-    copied, dataset = _furnish(root.make_copy(key), source), entry.own_folder(STREAMED)
-    dataset.own_folder(INDEX)
-    for name in [PLAN, *(file.name for file in source.shared), MANIFEST]:
-        copied.rename(name, dataset, name)
-
-
-def _mend(entry: Folder, url: Url, manifest: Manifest) -> None:
-    """Makes anew what is damaged in an entry, and has it fetch from `url`."""
-    dataset = entry.path / STREAMED
-    try:
-        known = Manifest.load(dataset)
-    except DatasetError:
-        entry.folder(STREAMED).write(MANIFEST, manifest.dump())
-        known = Manifest.load(dataset)
-    table = ChunkTable.mended(entry.path, known, Index.of(dataset, known))
-    Present.mend(entry.path, len(table))
-    # Copies of a dataset share a cache. This one was there a moment ago, which of another one nobody knows.
-    write_origin(entry, url)
+def _large(source: SourceVersion, part: VersionPart, root: Root) -> SourceDataset | None:
+    """A part that is read through a cache; None for one that is copied."""
+    if not part.name.startswith(SEGMENTS) or root.find_entry(part.key) is not None:
+        return None
+    origin = Origin(part.location, source.objects)
+    manifest = origin.manifest(of_base=part.location == source.location)
+    return SourceDataset.without_plan(origin, manifest) if manifest.bytes > _FEW_CHUNKS * MOST else None

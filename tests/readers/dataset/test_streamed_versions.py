@@ -16,8 +16,8 @@ from packtrain import Loader, append, drop_rows, open_dataset, split, stage
 from packtrain._readers.dataset import streamed
 from packtrain._readers.dataset.image_dataset import VersionDataset, caches_of, is_remote
 from packtrain._storage.remote import client
-from packtrain._storage.streams import cutting, versions
-from packtrain._storage.streams.versions import open_version
+from packtrain._storage.streams import cutting, opening
+from packtrain._storage.streams.opening import open_version
 from packtrain.errors import NoRoom, UsageError
 from packtrain.staging import entries, evict
 from packtrain.transforms import CenterCrop
@@ -52,7 +52,7 @@ def remote(changed: Path, memory_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """The dataset in a store, with chunks of a few records."""
     monkeypatch.setattr(cutting, "ENOUGH", 3_000)
     monkeypatch.setattr(cutting, "MOST", 4_096)
-    monkeypatch.setattr(versions, "MOST", 4_096)
+    monkeypatch.setattr(opening, "MOST", 4_096)
     monkeypatch.setattr(client, "ObjectStore", lambda **_: LocalObjects())
     monkeypatch.setattr(streamed, "open_version", partial(open_version, fetch_with=SPEC))
     with remote_in(memory_path) as found:

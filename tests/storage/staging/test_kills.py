@@ -26,7 +26,7 @@ from helpers.support import flip, held, tree
 from packtrain import StageOptions, append, compact, drop_rows, open_dataset, purge, stage, verify
 from packtrain._readers.dataset.image_dataset import caches_of
 from packtrain._storage.remote import client
-from packtrain._storage.streams import versions
+from packtrain._storage.streams import opening
 from packtrain.errors import UsageError
 from packtrain.staging import entries, evict, repair
 
@@ -216,7 +216,7 @@ from packtrain._storage.remote import client
 from packtrain._storage.remote.urls import Url
 from packtrain._storage.staging.options import StageOptions
 from packtrain._storage.staging.stager import stage
-from packtrain._storage.streams import versions
+from packtrain._storage.streams import opening
 
 os.environ[STORE] = args["store"]
 client.ObjectStore = lambda **_: LocalObjects()
@@ -224,8 +224,8 @@ options = StageOptions(to=Path(args["place"]), threads=1 if args["budget"] is No
 if args["budget"] is None:
     stage("s3://bucket/set", options)
 else:
-    versions.MOST = 1
-    versions.open_version(Url.parse("s3://bucket/set"), options, args["budget"], LocalObjects())
+    opening.MOST = 1
+    opening.open_version(Url.parse("s3://bucket/set"), options, args["budget"], LocalObjects())
 """
 
 
@@ -247,7 +247,7 @@ def test_who_takes_a_version_from_an_address_dies_anywhere(
     expected = open_dataset(changed).targets.tolist()
     monkeypatch.setenv(STORE, str(tmp_path / "store"))
     monkeypatch.setattr(client, "ObjectStore", lambda **_: LocalObjects())
-    monkeypatch.setattr(versions, "MOST", 1)
+    monkeypatch.setattr(opening, "MOST", 1)
     args = {"store": str(tmp_path / "store"), "tests": str(Path(__file__).parents[2]), "budget": budget}
     copier = program(faulty, place, AT_ADDRESS, **args)
     for _ in campaign(copier, copier.undisturbed(), Action.KILL, Action.TEAR, every=4):

@@ -140,12 +140,12 @@ class TestRoot:
     def test_a_link(self, dataset: Path, place: Path) -> None:
         (place / "elsewhere").mkdir(mode=0o700)
         root_of(place).symlink_to(place / "elsewhere")
-        refused(dataset, place, "is a link or a file.* find out who made it")
+        refused(dataset, place, "is not a folder made by packtrain: find out who made it")
         assert not list((place / "elsewhere").iterdir())
 
     def test_a_file(self, dataset: Path, place: Path) -> None:
         root_of(place).touch(mode=0o600)
-        refused(dataset, place, "is a link or a file")
+        refused(dataset, place, "is not a folder made by packtrain")
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
     def test_a_foreign_owner(self, dataset: Path, place: Path) -> None:
