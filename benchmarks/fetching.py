@@ -101,7 +101,7 @@ def _plain(address: str, dataset: Path) -> tuple[int, float]:
     manifest = Manifest.load(dataset)
     table = ChunkTable.of(manifest, Index.of(dataset, manifest))
     wanted = [
-        (manifest.shards[int(table.shard[chunk])].name, each.start, each.stop)
+        (manifest.shards[int(table.shard[chunk])].name, each[0].start, each[-1].stop)
         for chunk in range(len(table))
         for each in ranges(table.extents(chunk))
     ]

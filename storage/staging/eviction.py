@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import cached_property, partial
-from typing import NamedTuple, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from packtrain._core.arguments import checks_names, unexpected
 from packtrain._core.errors import (
@@ -48,6 +48,10 @@ from .source import SourceDataset
 from .transfer import check_files
 
 Result = TypeVar("Result")
+
+_IN_USE: Final = "in use"
+_PINNED: Final = "pinned"
+_PROMISED: Final = "in its grace period"
 
 
 class SourceChecks:
@@ -313,14 +317,14 @@ def _lock_all(
     for entry in wanted:
         obstacle = _obstacle(entry, checks, force, named=named)
         lock = None if obstacle else _lock(root, entry)
-        error = obstacle.error if obstacle else _in_use(entry)
         if lock is not None:
             locked.append((entry, lock))
-        elif named:
+            continue
+        error = _kept(entry, obstacle or _IN_USE)
+        if named:
             _unlock(locked)
             raise error
-        else:
-            kept.append((entry, error))
+        kept.append((entry, error))
     return locked, kept
 
 
@@ -330,64 +334,48 @@ def _unlock(locked: Sequence[tuple[Entry, Lock]]) -> None:
         lock.close()
 
 
-class _Obstacle(NamedTuple):
-    """The reason why an entry must not be evicted: in a few words, and as an error."""
-
-    why: str
-    error: StagingError
-
-
-def _obstacle(entry: Entry, checks: SourceChecks, force: bool = False, *, named: bool = False) -> _Obstacle | None:
-    """The obstacle to an eviction, as far as can be told without the entry's lock."""
-    if entry.state == "copying":
-        return _Obstacle("being copied", _in_use(entry))
-    if entry.leased:
-        return _Obstacle("in use", _in_use(entry))
+def _obstacle(entry: Entry, checks: SourceChecks, force: bool = False, *, named: bool = False) -> str | None:
+    """The obstacle to an eviction in a few words, as far as can be told without the entry's lock."""
+    if entry.leased or entry.state == "copying":
+        return _IN_USE
     if not entry.finished:
         return None
     if (protection := _protection(entry, force)) is not None:
         return protection
     if (doubt := checks.doubt(entry)) is None or (force and named):
         return None
-    why = f"may be the only copy: {doubt}"
-    return _Obstacle(
-        why,
-        StagingError(
-            f"{entry.id} {why}. If you are sure that you do not need it, name it and use force: "
-            f"`{entry.command('evict', '--force')}`"
-        ),
-    )
+    return f"may be the only copy: {doubt}"
 
 
-def _protection(entry: Entry, force: bool = False) -> _Obstacle | None:
+def _protection(entry: Entry, force: bool = False) -> str | None:
     """The obstacle that the user has put up."""
-    if entry.pinned:
-        return _Obstacle("pinned", StagingError(f"{entry.id} is pinned: run `{entry.command('unpin')}` first"))
-    if entry.promised and not force:
-        return _Obstacle(
-            "in its grace period",
-            StagingError(
-                f"{entry.id} is in its grace period: its path was printed recently, and a program may be about to "
-                f"open it. Wait until the period ends, or use force: `{entry.command('evict', '--force')}`"
-            ),
+    return _PINNED if entry.pinned else _PROMISED if entry.promised and not force else None
+
+
+def _kept(entry: Entry, why: str) -> StagingError:
+    """The error for an entry that has an obstacle: what it is, and what to do."""
+    forced = entry.command("evict", "--force")
+    if why == _IN_USE:
+        by = f" by process {', '.join(map(str, entry.pids))}" if entry.pids else ""
+        doing = "read" if entry.finished else "copied"
+        return Leased(f"{entry.id} is being {doing}{by}: it can be evicted after that has ended")
+    if why == _PINNED:
+        return StagingError(f"{entry.id} is pinned: run `{entry.command('unpin')}` first")
+    if why == _PROMISED:
+        return StagingError(
+            f"{entry.id} is in its grace period: its path was printed recently, and a program may be about to open it. "
+            f"Wait until the period ends, or use force: `{forced}`"
         )
-    return None
+    return StagingError(f"{entry.id} {why}. If you are sure that you do not need it, name it and use force: `{forced}`")
 
 
 def _lock(root: Root, entry: Entry) -> Lock | None:
     return try_lock(root, entry.key, "lease" if entry.finished else "build")
 
 
-def _in_use(entry: Entry) -> Leased:
-    by = f" by process {', '.join(map(str, entry.pids))}" if entry.pids else ""
-    return Leased(
-        f"{entry.id} is being {'read' if entry.finished else 'copied'}{by}: it can be evicted after that has ended"
-    )
-
-
 def _list_kept(known: Sequence[Entry], key: str, checks: SourceChecks) -> str:
-    obstacles = {entry.id: _obstacle(entry, checks) for entry in known if entry.key != key}
-    kept = [f"{id} ({found.why if found else 'not enough by itself'})" for id, found in obstacles.items()]
+    others = [entry for entry in known if entry.key != key]
+    kept = [f"{entry.id} ({_obstacle(entry, checks) or 'not enough by itself'})" for entry in others]
     return f". These copies cannot make room: {', '.join(kept)}" if kept else ""
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from crc32c import crc32c
 
@@ -24,20 +24,14 @@ from .chunk_files import ChunkFiles
 from .chunks import ChunkRecord, ChunkTable, Extent
 from .layout import WHOLE, WRONG
 
+Item = TypeVar("Item")
+
 _APART: Final = 128 << 10
 """Extents that are not farther apart than this are read as one range: a request costs more than these bytes."""
 _KEPT: Final = 24 << 20
 """Chunks that are larger are fetched to memory of their own."""
 _PART: Final = 16 << 20
 """The longest range."""
-
-
-class Range(NamedTuple):
-    """Bytes of a shard that are read with one request, and the extents, or parts of one, that are in them."""
-
-    start: int
-    stop: int
-    extents: tuple[Extent, ...]
 
 
 class Wrong(NamedTuple):
@@ -116,15 +110,16 @@ class ChunkSource:
             self._read_part(url, each, buffer)
         return buffer
 
-    def _read_part(self, url: Url, part: Range, buffer: memoryview) -> None:
-        if len(part.extents) == 1:
-            (only,) = part.extents
-            self._objects.read_into(url, part.start, buffer[only.position : only.position + only.stop - only.start])
+    def _read_part(self, url: Url, part: Sequence[Extent], buffer: memoryview) -> None:
+        first = part[0].start
+        if len(part) == 1:
+            (_, stop, position) = part[0]
+            self._objects.read_into(url, first, buffer[position : position + stop - first])
             return
-        between = memoryview(bytearray(part.stop - part.start))
-        self._objects.read_into(url, part.start, between)
-        for start, stop, position in part.extents:
-            buffer[position : position + stop - start] = between[start - part.start : stop - part.start]
+        between = memoryview(bytearray(part[-1].stop - first))
+        self._objects.read_into(url, first, between)
+        for start, stop, position in part:
+            buffer[position : position + stop - start] = between[start - first : stop - first]
 
     def corrupt(self, chunk: int, wrong: Wrong) -> CorruptRecord:
         """The error for a record that arrived damaged twice."""
@@ -192,9 +187,7 @@ class Workers:
         """Yield the results since the last call."""
         with suppress(BlockingIOError):
             self.woken.recv(4096)
-        with suppress(IndexError):
-            while True:
-                yield self._results.popleft()
+        return _drained(self._results)
 
     @property
     def syncing(self) -> bool:
@@ -204,9 +197,7 @@ class Workers:
 
     def synced(self) -> Iterator[tuple[int, OSError | None]]:
         """Chunks that are on the medium since the last call, and those that it did not take, with the reason."""
-        with suppress(IndexError):
-            while True:
-                yield self._synced.popleft()
+        return _drained(self._synced)
 
     def close(self) -> None:
         """Ends the threads."""
@@ -238,16 +229,21 @@ class Workers:
                 self._synced.append((chunk, None))
 
 
-def ranges(extents: Sequence[Extent]) -> Iterator[Range]:
-    """The ranges to read for some extents of a chunk, which are in the order in which they lie in the shard."""
+def _drained(line: deque[Item]) -> Iterator[Item]:
+    while line:
+        yield line.popleft()
+
+
+def ranges(extents: Sequence[Extent]) -> Iterator[list[Extent]]:
+    """The extents of a chunk, or parts of one, that are read with one request each, in the order of the shard."""
     together: list[Extent] = []
     for extent in chain.from_iterable(map(_parts, extents)):
         if together and (extent.start - together[-1].stop > _APART or extent.stop - together[0].start > _PART):
-            yield Range(together[0].start, together[-1].stop, tuple(together))
+            yield together
             together = []
         together.append(extent)
     if together:
-        yield Range(together[0].start, together[-1].stop, tuple(together))
+        yield together
 
 
 def _parts(extent: Extent) -> Iterator[Extent]:

@@ -63,9 +63,9 @@ def assert_laws(folder: Path) -> ChunkTable:
             seen.add((piece.row, piece.field))
         read = bytearray(len(file))
         for part in ranges(extents):
-            assert part.stop - part.start <= 16 << 20
-            for start, stop, position in part.extents:
-                assert part.start <= start <= stop <= part.stop
+            assert part[-1].stop - part[0].start <= 16 << 20
+            for start, stop, position in part:
+                assert part[0].start <= start <= stop <= part[-1].stop
                 read[position : position + stop - start] = data[start:stop]
         assert read == file
     lengths = {field.name: index.field(field.name)["length"] for field in manifest.fields}
