@@ -31,7 +31,7 @@ from .connections import BUCKET, Connection, Connections
 from .layout import WRONG, Present, chunk_path
 from .order_files import OrderChunks, OrderLease
 from .policy import Reading
-from .protocol import Ahead, Ask, Fill, Hello, Part, Read, State, Suspect, digest_of_access
+from .protocol import Ahead, Ask, Fill, Hello, Read, State, digest_of_access
 
 _MOST_ROUNDS: Final = 5
 """How often a chunk that is there, as the fetcher says, may not be."""
@@ -109,9 +109,8 @@ class ChunkCache:
         """
         if (found := self._try_open(chunk)) is not None:
             return found
-        requests: list[Ask | Suspect] = [Ask(chunk), *[Suspect(chunk)] * _MOST_ROUNDS]
-        for request in requests:
-            with self._connections.ticket(request, meanwhile):
+        for attempt in range(1 + _MOST_ROUNDS):
+            with self._connections.ticket(Ask(chunk, suspect=attempt > 0), meanwhile):
                 if (found := self._try_open(chunk)) is not None:
                     return found
             # The fetcher says that it is there, but it is not what was packed. Or that is another cache's fetcher.
@@ -123,7 +122,7 @@ class ChunkCache:
 
     def damaged(self, chunk: int) -> None:
         """Have the file of a chunk checked, and fetched again if it is not what was packed. Raises: As `open`."""
-        with self._connections.ticket(Suspect(chunk)):
+        with self._connections.ticket(Ask(chunk, suspect=True)):
             pass
 
     def ahead(self, chunks: Iterable[int]) -> None:
@@ -192,7 +191,7 @@ class FillRequest:
         request: What the fetcher is told of the wish.
     """
 
-    def __init__(self, connections: Connections, request: Fill | Read | Part) -> None:
+    def __init__(self, connections: Connections, request: Fill | Read) -> None:
         self._connections = connections
         self._request = request
         self._connection = self._begun()
@@ -225,13 +224,13 @@ class RegisteredRank(FillRequest):
         order: The chunks of its order; None: they are those of the cache.
     """
 
-    _request: Read | Part
+    _request: Read
 
     def __init__(
         self, connections: Connections, job_id: str, reading: Reading, order: OrderLease | None = None
     ) -> None:
         self._order = order
-        super().__init__(connections, Read(job_id, reading) if order is None else Part(job_id, order.digest, reading))
+        super().__init__(connections, Read(job_id, reading, order.digest if order else None))
 
     def progress(self, keys: tuple[int, ...], consumed: int, in_flight: int = 0) -> None:
         """Says where the rank is. It takes microseconds, and more of the fetcher: some times in a second do.

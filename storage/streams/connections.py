@@ -33,7 +33,7 @@ from ..remote.urls import Url
 from ..staging.documents import write_origin
 from ..staging.folder import Folder
 from .layout import LOCK, LOG, MOST_LOG, START, address_in, peer
-from .protocol import Ask, Done, Hello, LineBuffer, Ping, Request, Suspect, request_line
+from .protocol import Ask, Done, Hello, LineBuffer, Ping, Request, request_line
 
 BUCKET: Final = "packtrain._storage.remote.bucket:patient_bucket"
 """What makes a fetcher's object store, unless a test has another."""
@@ -71,7 +71,7 @@ class Connections:
         call_in_forked(self._forked)
 
     @contextmanager
-    def ticket(self, request: Ask | Suspect, meanwhile: Callable[[], None] = lambda: None) -> Iterator[None]:
+    def ticket(self, request: Ask, meanwhile: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Asks for a chunk, and makes sure that it does not go as long as the context lasts.
 
         Args:

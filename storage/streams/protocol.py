@@ -7,22 +7,20 @@ Both sides send JSON objects, each on a line. A request names itself in ``do``:
                                                 whether each record is compared with its checksum: then chunks may
                                                 come in which a few are wrong, and are an error otherwise; and how this
                                                 process reads the dataset, by `digest_of_access`
-    {"do": "ask", "chunk": N}                   wants a chunk, and a ticket for it
-    {"do": "suspect", "chunk": N}               the same for a chunk whose file is said to be damaged
+    {"do": "ask", "chunk": N, "suspect": BOOL}  wants a chunk, whose file may be said to be damaged, and a ticket for it
     {"do": "done"}                              gives back the ticket that the last question brought
     {"do": "ahead", "chunks": [N, ...]}         will ask for them soon
-    {"do": "read", "job": ID, "reading": {...}} where a rank is
-    {"do": "part", "job": ID, "order": DIGEST, "reading": {...}}
-                                                the same, in an order that goes through a part of this dataset, or
-                                                others as well, as a file of the cache says (`order_files`)
+    {"do": "read", "job": ID, "reading": {...}, "order": DIGEST or null}
+                                                where a rank is, maybe in an order that goes through a part of this
+                                                dataset, or others as well, as a file of the cache says (`order_files`)
     {"do": "fill"}                              wants everything, in the order of places
     {"do": "ping"}                              are you there?
     {"do": "state"}                             wants the figures
 
 Answers:
 
-    {"ok": true}                                to hello, fill, and the first read or part of a connection
-    {"chunk": N}                                to ask and suspect, once the chunk is there
+    {"ok": true}                                to hello, fill, and the first read of a connection
+    {"chunk": N}                                to ask, once the chunk is there
     {"pong": true}                              to ping
     {"pid": ..., "used": ..., ...}              to state
     {"error": CLASS, "message": TEXT, ...}      to any request
@@ -61,16 +59,10 @@ class Hello:
 
 @dataclass(frozen=True)
 class Ask:
-    """Wants a chunk."""
+    """Wants a chunk, whose file may be damaged if it is `suspect`."""
 
     chunk: Count
-
-
-@dataclass(frozen=True)
-class Suspect:
-    """Wants a chunk whose file may be damaged."""
-
-    chunk: Count
+    suspect: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,19 +79,11 @@ class Ahead:
 
 @dataclass(frozen=True)
 class Read:
-    """Gives the position of a rank."""
+    """Gives the position of a rank, and names its order if some chunks of that are parts of the cache's."""
 
     job: str
     reading: Reading
-
-
-@dataclass(frozen=True)
-class Part:
-    """Gives the position of a rank in an order of which some chunks are parts of the cache's; names the order."""
-
-    job: str
-    order: Annotated[str, Form("[0-9a-f]{32}", "32 hexadecimal digits")]
-    reading: Reading
+    order: Annotated[str, Form("[0-9a-f]{32}", "32 hexadecimal digits")] | None = None
 
 
 @dataclass(frozen=True)
@@ -117,9 +101,9 @@ class State:
     """Wants the figures."""
 
 
-Request = Hello | Ask | Suspect | Done | Ahead | Read | Part | Fill | Ping | State
+Request = Hello | Ask | Done | Ahead | Read | Fill | Ping | State
 _KINDS: Final[dict[str, type[Request]]] = {
-    kind.__name__.lower(): kind for kind in (Hello, Ask, Suspect, Done, Ahead, Read, Part, Fill, Ping, State)
+    kind.__name__.lower(): kind for kind in (Hello, Ask, Done, Ahead, Read, Fill, Ping, State)
 }
 
 

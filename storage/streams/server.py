@@ -23,12 +23,10 @@ from .protocol import (
     Fill,
     Hello,
     LineBuffer,
-    Part,
     Ping,
     Read,
     Request,
     State,
-    Suspect,
     answer_line,
     digest_of_access,
     parse_request,
@@ -235,13 +233,13 @@ class Server:
                 self._replaced |= self._refused and access != self._access
                 self._allow()
                 return {"ok": True}
-            case Ask(chunk) | Suspect(chunk):
-                return self._asked(client, self._checked(chunk), suspect=isinstance(request, Suspect))
+            case Ask(chunk, suspect):
+                return self._asked(client, self._checked(chunk), suspect=suspect)
             case Done():
                 self._drop_ticket(client)
             case Ahead(chunks):
                 self._manager.ahead(map(self._checked, chunks))
-            case Read() | Part():
+            case Read():
                 return self._read(client, request)
             case Fill():
                 if not client.filling:
@@ -284,15 +282,14 @@ class Server:
             self._manager.policy.release(client.ticket)
             client.ticket = None
 
-    def _read(self, client: _Client, request: Read | Part) -> Mapping[str, Any] | None:
-        order = request.order if isinstance(request, Part) else None
+    def _read(self, client: _Client, request: Read) -> Mapping[str, Any] | None:
         if client.job is not None:
-            self._manager.read(client, request.reading, order)
+            self._manager.read(client, request.reading, request.order)
             return None
         self._notice_who_left()
         job = request.job[:100]
         others = {other.job for other in self._clients if other.job not in (None, job)}
-        self._manager.register(client, request.reading, sorted(map(str, others)), order)
+        self._manager.register(client, request.reading, sorted(map(str, others)), request.order)
         client.job = job
         return {"ok": True}
 

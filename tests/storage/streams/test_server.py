@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import selectors
 import socket
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from packtrain._core.typed import Mismatch
 from packtrain._storage.remote.urls import Url
 from packtrain._storage.streams.policy import Reading
-from packtrain._storage.streams.protocol import Part, Read, parse_request, request_line
+from packtrain._storage.streams.protocol import Read, parse_request, request_line
 from packtrain._storage.streams.server import Server, _Client
 
 
@@ -77,19 +78,8 @@ def test_a_rank_that_comes_again_is_not_counted_twice() -> None:
     assert not manager.known
 
 
-def test_a_rank_says_where_it_is_in_words_that_fetchers_of_all_versions_know() -> None:
-    """A part of a dataset, which older ones do not know, has a word of its own: they refuse it, and nothing else."""
-    reading = Reading(0, 2, 8, 4, 1, (1, 2), 16, 24)
-    where = (
-        '{"rank": 0, "world_size": 2, "batch_size": 8, "lanes": 4, "window": 1, "keys": [1, 2], "consumed": 16, '
-        '"in_flight": 24}'
-    )
-    digest = "0123456789abcdef" * 2
-    for request, line in (
-        (Read("job", reading), f'{{"do": "read", "job": "job", "reading": {where}}}\n'),
-        (Part("job", digest, reading), f'{{"do": "part", "job": "job", "order": "{digest}", "reading": {where}}}\n'),
-    ):
-        assert request_line(request) == line.encode()
-        assert parse_request(line.encode()) == request
+def test_an_order_is_named_by_its_digest() -> None:
+    request = Read("job", Reading(0, 2, 8, 4, 1, (1, 2), 16, 24), "0123456789abcdef" * 2)
+    assert parse_request(request_line(request)) == request
     with pytest.raises(Mismatch, match="order: expected 32 hexadecimal digits"):
-        parse_request(request_line(Part("job", "../../chunks/00000001", reading)))
+        parse_request(request_line(replace(request, order="../../chunks/00000001")))
