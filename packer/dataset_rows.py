@@ -27,12 +27,12 @@ from packtrain._readers.dataset.store import RecordStore
 from packtrain._readers.dataset.stored_rows import StoredRows
 from packtrain._storage.location import Location, real
 
-from .encoding import encode, encoded_image, encoded_mask, naming, record_encoder
+from .encoding import encode, encoded_image, naming, record_encoder
 from .images import extension_of, store_image, store_pixels
 from .index_values import encoded_value
 from .listing import Encoded, EncodedSample, ListedSample, Reject, dataset_name
 from .lists.labels import stored_labels
-from .masks import Frame, StoredMask, store_indices, store_mask
+from .masks import Frame, encoded_mask, store_indices, store_mask
 from .options import Columns, PackOptions
 from .rejects import read_rejects
 
@@ -326,13 +326,13 @@ class RecordCopier:
             values = records.value(row)
             if values is None:
                 return None
-            return encoded_mask(store_indices(values, field, Frame() if frame.is_kept else frame), field)
+            return store_indices(values, field, Frame() if frame.is_kept else frame)
         record = records.read(row)
         if record is None:
             return None
         if frame.is_kept:
-            return encoded_mask(StoredMask(bytes(record), *records.size(row)), field)
-        return encoded_mask(store_mask(bytes(record), field, frame), field)
+            return encoded_mask(bytes(record), *records.size(row), field)
+        return store_mask(bytes(record), field, frame)
 
 
 def _keeps(before: StoreOptions, after: StoreOptions) -> bool:

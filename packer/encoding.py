@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from packtrain._codec.pillow import pillow_version
 from packtrain._core.kinds import KINDS
 from packtrain._core.options import StoreOptions
 from packtrain._core.paths import is_address
@@ -24,7 +25,7 @@ from .sources import Refused, read_source
 
 if TYPE_CHECKING:
     from .fetching import ObjectsAhead
-    from .masks import Frame, StoredMask
+    from .masks import Frame
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,13 @@ class Files:
         frame = None
         image, others = schema.image, schema.others
         if image is not None:
-            store = _store(image)
+            store = store_of(image)
             stored = store_image(self.read(sample.path), store)
             records.append(encoded_image(stored, store))
-            frame = _frame(stored, store) if others else None
+            if others:
+                from .masks import Frame
+
+                frame = Frame.of(stored, store)
         for field, cell in zip(others, sample.cells, strict=True):
             if cell is None:
                 if not field.optional:
@@ -125,22 +129,26 @@ def _paths(sample: ListedSample) -> Iterator[str]:
     yield from by_path
 
 
-def record_encoder(schema: Schema) -> str | None:
+def record_encoder(schema: Schema, *, of_arrays: bool = False) -> str | None:
     """Names the libraries that, apart from the source files, decide the stored bytes; None if there are none.
+
+    Args:
+        schema: What samples consist of.
+        of_arrays: True if masks may be arrays, which become files.
 
     Raises:
         MissingDependency: A package that is needed is not installed, or does not work.
     """
     store = next((field.store for field in schema.fields if field.store is not None), None)
-    if store is None:
-        return None
-    names = [encoder(store)]
-    if any(field.encoding == "png" for field in schema.fields):
+    names = (store and encoder(store)) or ""
+    if any(field.encoding == "png" for field in schema.fields) and (of_arrays or store is not None):
         from .masks import png_writer, rewrites_masks
 
-        if rewrites_masks(store):
-            names.append(png_writer())
-    return ", ".join(name for name in names if name is not None) or None
+        if of_arrays and pillow_version() not in names:
+            names = ", ".join(filter(None, (names, pillow_version())))
+        if of_arrays or (store is not None and rewrites_masks(store)):
+            names = f"{names}, {png_writer()}"
+    return names or None
 
 
 def encode(field: Field, data: bytes, *, by_path: bool = True, frame: Frame | None = None) -> Encoded:
@@ -158,11 +166,11 @@ def encode(field: Field, data: bytes, *, by_path: bool = True, frame: Frame | No
     """
     match field.kind:
         case "image":
-            return encoded_image(store_image(data, _store(field)), _store(field))
+            return encoded_image(store_image(data, store_of(field)), store_of(field))
         case "mask":
             from .masks import Frame, store_mask
 
-            return encoded_mask(store_mask(data, field, frame or Frame()), field)
+            return store_mask(data, field, frame or Frame())
         case "array":
             from .arrays import store_array
 
@@ -210,21 +218,8 @@ def encoded_image(stored: StoredImage, store: StoreOptions) -> Encoded:
     )
 
 
-def encoded_mask(stored: StoredMask, field: Field) -> Encoded:
-    """The record of a mask."""
-    payload, width, height = stored
-    if field.encoding == "png":
-        return Encoded(payload, "png", (height, width), frame=(width, height))
-    return Encoded(payload, "npy", (height, width), field.dtype, (width, height))
-
-
-def _frame(stored: StoredImage, store: StoreOptions) -> Frame:
-    from .masks import Frame
-
-    return Frame.of(stored, store)
-
-
-def _store(field: Field) -> StoreOptions:
+def store_of(field: Field) -> StoreOptions:
+    """How the images of a field are stored."""
     assert field.store is not None, "an image has store options"
     return field.store
 

@@ -13,19 +13,18 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from packtrain._codec.pillow import pillow_version
 from packtrain._core.errors import ListError, PacktrainError, UsageError
 from packtrain._core.options import StoreOptions
-from packtrain._core.permutation import Permutation
 from packtrain._core.schema import PAIR, Field, Schema
 from packtrain._storage.remote.urls import Url
 
 from .encoding import all_kept, record_encoder
 from .facts import join_labels
-from .listing import EncodedSample, Items, ListedSample, Reject, Rows
+from .listing import EncodedSample, Items, ListedSample, Reject
 from .lists.reader import read_class_names
-from .masks import png_writer
 from .options import Columns, PackOptions
+from .parquet_samples import ParquetSamples
+from .planning import sampled
 from .sample_schemas import common_schema
 from .samples import SampleEncoder
 from .sources import Refused
@@ -34,7 +33,6 @@ from .user_code import with_line, without_addresses
 NAME: Final = "data"
 """Prefix of the shards: inputs have no name."""
 _SAMPLED_INPUTS: Final = 64
-_SAMPLE_SEED: Final = 0x5A3D
 _VALUES: Final = (list, tuple, range, np.ndarray)
 """Types of inputs that hold nothing but their items."""
 
@@ -80,8 +78,7 @@ class Inputs:
         """Return what samples hold, by those of some of the inputs, always the same ones."""
         count, first = min(len(self), _SAMPLED_INPUTS), ""
         samples = []
-        # In order, because inputs that lie side by side may be read together.
-        for sample in self.entries(np.sort(Permutation(len(self), _SAMPLE_SEED).range(0, count))):
+        for sample in sampled(self, _SAMPLED_INPUTS):
             try:
                 samples.append(self.source.look(sample.line))
             except Refused as refusal:
@@ -125,7 +122,7 @@ class InputSource:
 
     def look(self, line: int) -> Any:
         """Makes the sample of an input, or as much of it as shows what samples hold; raises as `encode`."""
-        return self._items.look(line) if isinstance(self._items, Rows) else self._sample(line)
+        return self._items.look(line) if isinstance(self._items, ParquetSamples) else self._sample(line)
 
     def _sample(self, line: int) -> Any:
         try:
@@ -133,7 +130,7 @@ class InputSource:
         except (MemoryError, Refused):
             raise
         except (Exception, SystemExit) as error:
-            if isinstance(self._items, Rows) and isinstance(error, PacktrainError):
+            if isinstance(self._items, ParquetSamples) and isinstance(error, PacktrainError):
                 raise
             raise _refusal(error) from error
         return made(self._function, item)
@@ -143,7 +140,7 @@ class InputSource:
 
         Only of inputs that are values: to have an item of a dataset may take long.
         """
-        if isinstance(self._items, Rows):
+        if isinstance(self._items, ParquetSamples):
             return self._items.name(line)
         if not isinstance(self._items, _VALUES) or self._function is None:
             return ""
@@ -151,7 +148,7 @@ class InputSource:
 
     def encoder(self, schema: Schema) -> str | None:
         """See `Source`."""
-        return sample_encoder(schema)
+        return record_encoder(schema, of_arrays=True)
 
     def reading(self, samples: Sequence[ListedSample], *, content: bool = True) -> AbstractContextManager[InputSource]:
         """See `Source`."""
@@ -165,13 +162,12 @@ class InputSource:
 
     def keeps_sizes(self, schema: Schema) -> bool:
         """See `Source`. Of most inputs nobody knows a size before the sample is made."""
-        return isinstance(self._items, Rows) and all_kept(schema)
+        return isinstance(self._items, ParquetSamples) and all_kept(schema)
 
     def size(self, schema: Schema, sample: ListedSample) -> int:
         """See `Source`."""
-        if isinstance(self._items, Rows):
-            return self._items.size(sample.line)
-        return sum(len(record.payload) for record in self.encode(schema, sample).records if record is not None)
+        assert isinstance(self._items, ParquetSamples), "no others keep sizes"
+        return self._items.size(sample.line)
 
     def where(self, sample: ListedSample) -> str:
         """See `Source`."""
@@ -219,19 +215,6 @@ def name_of(item: Any) -> str:
     if isinstance(item, str | os.PathLike):
         return os.fsdecode(item)
     return without_addresses(reprlib.repr(item.item() if isinstance(item, np.generic) else item))
-
-
-def sample_encoder(schema: Schema) -> str | None:
-    """Names the libraries that decide the stored bytes of samples; None if there are none.
-
-    Raises:
-        MissingDependency: A package that is needed is not installed, or does not work.
-    """
-    names = [record_encoder(schema)]
-    if any(field.encoding == "png" for field in schema.fields):
-        # Masks that are arrays become files.
-        names += [name for name in (pillow_version(), png_writer()) if name not in (names[0] or "")]
-    return ", ".join(name for name in names if name is not None) or None
 
 
 def class_names(options: PackOptions) -> tuple[str, ...] | None:

@@ -6,7 +6,6 @@ import errno
 import os
 import re
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -22,8 +21,6 @@ from packtrain._core.paths import is_address, without_credentials
 from packtrain._core.schema import Field, Schema
 from packtrain._formats import StoredLabel
 from packtrain._formats.writing import NewRecord
-
-from .options import Columns
 
 _AT_ONCE: Final = 1 << 14
 
@@ -176,35 +173,6 @@ class Items(Sized, Protocol):
         """Return the input of this number, from 0."""
 
 
-class Rows(ABC):
-    """Inputs that are read in their order, and tell of a sample without reading its images."""
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """Return their number."""
-
-    @abstractmethod
-    def __getitem__(self, row: int, /) -> Any:
-        """Return the sample of this row, from 0. Going forward is fast.
-
-        Raises:
-            Refused: There is none.
-            UnreadableFile: What holds it cannot be read.
-        """
-
-    @abstractmethod
-    def look(self, row: int) -> Any:
-        """Return the sample of a row without its images; raises as for all of it."""
-
-    @abstractmethod
-    def name(self, row: int) -> str:
-        """Return what the index and rejects call a row."""
-
-    @abstractmethod
-    def size(self, row: int) -> int:
-        """Return about how many bytes a row has."""
-
-
 def is_items(source: object) -> TypeGuard[Items]:
     """True for what has items by number; False for what can only be gone through once."""
     # torch's iterable datasets inherit a method that gives no item.
@@ -219,7 +187,6 @@ class Listing(Protocol):
 
     Attributes:
         labels: Type of the labels; kind none if the list has none.
-        columns: Which columns hold the fields; None for a list of paths and labels.
         fields: The fields, where they are known; None to find them by options and the content of a sample.
         name: Prefix of the shard names.
         classes: Class names by label, or None.
@@ -230,7 +197,6 @@ class Listing(Protocol):
     """
 
     labels: LabelSpec
-    columns: Columns | None
     fields: tuple[Field, ...] | None
     name: str
     classes: tuple[str, ...] | None

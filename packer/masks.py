@@ -15,24 +15,11 @@ from packtrain._core.options import ResizeRule, StoreOptions
 from packtrain._core.schema import Field
 
 from .images import UPRIGHT, StoredImage, faults_of_the_image
+from .listing import Encoded
 from .sources import Refused
 
 _JPEG: Final = b"\xff\xd8"
 _NEAREST: Final = 0
-
-
-class StoredMask(NamedTuple):
-    """A mask as it is stored.
-
-    Attributes:
-        payload: A PNG, or the bare values.
-        width: Width in pixels.
-        height: Height in pixels.
-    """
-
-    payload: bytes
-    width: int
-    height: int
 
 
 class Frame(NamedTuple):
@@ -61,8 +48,8 @@ class Frame(NamedTuple):
         return cls(image.source_size, orientation, resize)
 
 
-def store_mask(data: bytes, field: Field, frame: Frame) -> StoredMask:
-    """Converts the bytes of a PNG to the mask that is stored. A PNG that need not change is stored as it is.
+def store_mask(data: bytes, field: Field, frame: Frame) -> Encoded:
+    """Converts the bytes of a PNG to the record of a mask. A PNG that need not change is stored as it is.
 
     Args:
         data: Content of the whole file.
@@ -82,12 +69,13 @@ def store_mask(data: bytes, field: Field, frame: Frame) -> StoredMask:
     indices = _decode(data)
     stored = _framed(indices, frame)
     if stored is indices and field.encoding == "png":
-        return StoredMask(data, *indices.shape[::-1])
+        height, width = indices.shape
+        return encoded_mask(data, width, height, field)
     return _stored(stored, field)
 
 
-def store_indices(indices: Mask, field: Field, frame: Frame) -> StoredMask:
-    """Converts class indices, [height, width], to the mask that is stored.
+def store_indices(indices: Mask, field: Field, frame: Frame) -> Encoded:
+    """Converts class indices, [height, width], to the record of a mask.
 
     Args:
         indices: They fit the type of the field.
@@ -142,32 +130,25 @@ def _framed(indices: Mask, frame: Frame) -> Mask:
     return _resized(_turned(indices, frame.orientation), frame.resize)
 
 
-def _stored(indices: Mask, field: Field) -> StoredMask:
+def _stored(indices: Mask, field: Field) -> Encoded:
     height, width = indices.shape
     if field.encoding == "raw":
-        return StoredMask(np.ascontiguousarray(indices, field.dtype).tobytes(), width, height)
-    return StoredMask(mask_png(indices, field), width, height)
+        return encoded_mask(np.ascontiguousarray(indices, field.dtype).tobytes(), width, height, field)
+    return encoded_mask(mask_png(indices, field), width, height, field)
+
+
+def encoded_mask(payload: bytes, width: int, height: int, field: Field) -> Encoded:
+    """The record of a mask of which these are the PNG, or the bare values."""
+    bare = field.encoding == "raw"
+    return Encoded(payload, "npy" if bare else "png", (height, width), field.dtype if bare else None, (width, height))
 
 
 def _turned(indices: Mask, orientation: int) -> Mask:
     """Turn a mask as `PIL.Image.transpose` does for `UPRIGHT`."""
-    match UPRIGHT.get(orientation):
-        case None:
-            return indices
-        case "FLIP_LEFT_RIGHT":
-            return indices[:, ::-1]
-        case "ROTATE_180":
-            return indices[::-1, ::-1]
-        case "FLIP_TOP_BOTTOM":
-            return indices[::-1]
-        case "TRANSPOSE":
-            return indices.T
-        case "ROTATE_270":
-            return np.rot90(indices, -1)
-        case "TRANSVERSE":
-            return indices[::-1, ::-1].T
-        case _:
-            return np.rot90(indices)
+    if orientation not in UPRIGHT:
+        return indices
+    turned = indices.T if orientation >= 5 else indices
+    return turned[:: -1 if orientation in (3, 4, 7, 8) else 1, :: -1 if orientation in (2, 3, 6, 7) else 1]
 
 
 def _resized(indices: Mask, resize: ResizeRule | None) -> Mask:

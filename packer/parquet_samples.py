@@ -18,7 +18,6 @@ from packtrain._core.errors import ListError, UnreadableFile, UsageError
 from packtrain._core.opening import open_regular
 
 from .features import Features, plain_sample
-from .listing import Rows
 from .lists.folder import is_image_name
 from .lists.parquet import is_type, open_parquet, require_pyarrow
 from .options import Columns
@@ -146,7 +145,7 @@ class _Batch(NamedTuple):
         return column[place].as_py()
 
 
-class ParquetSamples(Rows):
+class ParquetSamples:
     """The rows of Parquet files with images inside, as a map-style dataset, for readers that go forward.
 
     Args:

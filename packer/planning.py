@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
 from importlib import metadata
@@ -95,16 +95,11 @@ def written_by() -> str:
 
 def planned_columns(columns: Columns | None) -> tuple[PlannedColumn, ...] | None:
     """Returns the columns as a plan has them; None for those of a list of paths and labels."""
-    return None if columns is None else tuple(_planned(columns))
-
-
-def _planned(columns: Columns) -> Iterator[PlannedColumn]:
-    if columns.image is not None:
-        yield PlannedColumn(IMAGE, columns.image, by_path=True)
-    if columns.label is not None:
-        yield PlannedColumn("label", columns.label, by_path=False)
-    for field in columns.fields:
-        yield PlannedColumn(field.name, field.column, field.by_path)
+    if columns is None:
+        return None
+    fields = [(field.name, field.column, field.by_path) for field in columns.fields]
+    named = [(IMAGE, columns.image, True), ("label", columns.label, False), *fields]
+    return tuple(PlannedColumn(name, column, by_path) for name, column, by_path in named if column is not None)
 
 
 def plan_shards(outline: Plan, images: Listing) -> Plan:
@@ -200,20 +195,26 @@ def _settled(column: FieldColumn, number: int, images: Listing, options: PackOpt
     dtype, shape = column.dtype, column.shape
     if before is not None:
         dtype, shape = dtype or before.dtype, before.shape if shape is None else shape
-    match column.kind:
-        case "image":
-            return Field(column.name, "image", column.optional, store=options.store or StoreOptions())
-        case "mask":
-            dtype = dtype or _mask_dtype(column, number, images)
-            classes = None if column.classes is None else read_class_names(column.classes)
-            return Field(column.name, "mask", column.optional, encoding=column.encoding, dtype=dtype, classes=classes)
-        case "array":
-            if dtype is None or shape is None:
-                found = _array_form(column, number, images)
-                dtype, shape = dtype or found[0], found[1] if shape is None else shape
-            return Field(column.name, "array", column.optional, dtype=dtype, shape=shape)
-        case _:
-            return Field(column.name, column.kind, column.optional, dtype=dtype)
+    if column.kind == "mask" and dtype is None:
+        dtype = _mask_dtype(column, number, images)
+    elif column.kind == "array" and (dtype is None or shape is None):
+        found = _array_form(column, number, images)
+        dtype, shape = dtype or found[0], found[1] if shape is None else shape
+    return column_field(column, dtype, shape, options.store)
+
+
+def column_field(column: FieldColumn, dtype: str | None, shape: Shape | None, store: StoreOptions | None) -> Field:
+    """The field that a column holds, whose values have this type and shape."""
+    return Field(
+        column.name,
+        column.kind,
+        column.optional,
+        store=store or StoreOptions() if column.kind == "image" else None,
+        encoding=column.encoding if column.kind == "mask" else None,
+        dtype=dtype,
+        shape=shape,
+        classes=None if column.classes is None else read_class_names(column.classes),
+    )
 
 
 def _mask_dtype(column: FieldColumn, number: int, images: Listing) -> str:

@@ -19,9 +19,9 @@ from .arrays import ArrayForm, array_form
 from .encoding import Files, naming
 from .facts import in_words, join_fields, join_labels
 from .index_values import sampled_type
-from .lists.reader import read_class_names
 from .masks import mask_header
 from .options import Columns, FieldColumn
+from .planning import column_field
 from .sample_values import (
     Sample,
     array_of,
@@ -158,26 +158,17 @@ def _field_of(name: Any, value: Any, store: StoreOptions) -> Field:
 
 def _field_in(column: FieldColumn, values: Sequence[Any], files: Files, store: StoreOptions) -> Field:
     """Return the field of a column, which has these values in the first samples."""
-    name, optional, dtype = column.name, column.optional, column.dtype
+    dtype, shape = column.dtype, column.shape
     found = [value for value in values if value is not None]
-    match column.kind:
-        case "image":
-            return Field(name, "image", optional, store=store)
-        case "mask":
-            dtype = dtype or ("<u2" if any(_is_wide(value, files) for value in found) else "|u1")
-            classes = None if column.classes is None else read_class_names(column.classes)
-            return Field(name, "mask", optional, encoding=column.encoding, dtype=dtype, classes=classes)
-        case "array":
-            shape = column.shape
-            if dtype is None or shape is None:
-                joined = _array_field(column, found, files)
-                dtype, shape = dtype or joined.dtype, joined.shape if shape is None else shape
-            return Field(name, "array", optional, dtype=dtype, shape=shape)
-        case "number":
-            with naming(column):
-                return Field(name, "number", optional, dtype=dtype or sampled_type(name, found))
-        case _:
-            return Field(name, column.kind, optional)
+    if column.kind == "mask" and dtype is None:
+        dtype = "<u2" if any(_is_wide(value, files) for value in found) else "|u1"
+    elif column.kind == "array" and (dtype is None or shape is None):
+        joined = _array_field(column, found, files)
+        dtype, shape = dtype or joined.dtype, joined.shape if shape is None else shape
+    elif column.kind == "number" and dtype is None:
+        with naming(column):
+            dtype = sampled_type(column.name, found)
+    return column_field(column, dtype, shape, store)
 
 
 def _array_field(column: FieldColumn, values: Sequence[Any], files: Files) -> Field:

@@ -14,7 +14,7 @@ from packtrain._core.schema import IMAGE, LABEL, Field, Schema
 from packtrain._formats.writing import NewSample
 
 from .arrays import fits
-from .encoding import Files, as_it_is, encode, encoded_image, encoded_mask, naming
+from .encoding import Files, as_it_is, encode, encoded_image, naming, store_of
 from .facts import fits_shape, in_words
 from .images import StoredImage, store_image, store_picture, store_pixels
 from .index_values import encoded_value, number_of
@@ -111,10 +111,9 @@ class SampleEncoder:
             elif field.kind == "image":
                 with naming(field, os.fspath(value) if isinstance(value, str | os.PathLike) else None):
                     stored = self._image(field, value)
-                assert field.store is not None, "an image has store options"
-                records.append(encoded_image(stored, field.store))
+                records.append(encoded_image(stored, store_of(field)))
                 if field.name == IMAGE:
-                    frame = Frame.of(stored, field.store)
+                    frame = Frame.of(stored, store_of(field))
             else:
                 records.append(self._encoded(field, value, frame))
         if (size := sum(len(record.payload) for record in records if record is not None)) > self._most:
@@ -122,8 +121,7 @@ class SampleEncoder:
         return EncodedSample(label, tuple(records))
 
     def _image(self, field: Field, value: Any) -> StoredImage:
-        store = field.store
-        assert store is not None, "an image has store options"
+        store = store_of(field)
         require_image(field.name, value, store)
         if isinstance(value, str | os.PathLike):
             value = self._read(field, value)
@@ -147,7 +145,7 @@ class SampleEncoder:
             if is_path:
                 return encode(field, self._read(field, value), frame=frame)
             if field.kind == "mask" and not isinstance(value, bytes | bytearray | memoryview):
-                return encoded_mask(store_indices(_indices(field, value), field, frame), field)
+                return store_indices(_indices(field, value), field, frame)
             return _of_kind(field, value, frame)
 
     def _read(self, field: Field, path: str | os.PathLike[str]) -> bytes:

@@ -18,14 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from packtrain._core.errors import (
-    ListError,
-    MissingDependency,
-    OutputConflict,
-    PackError,
-    PacktrainError,
-    UsageError,
-)
+from packtrain._core.errors import ListError, MissingDependency, OutputConflict, PackError, PacktrainError, UsageError
 from packtrain._core.files import MiB, file_errors, fsync_folder, write_all
 from packtrain._core.manifest import PLAN, Manifest, shard_stem
 from packtrain._core.options import FORMATS, StoreOptions
@@ -33,7 +26,8 @@ from packtrain._core.problems import way_out
 from packtrain._core.schema import Schema
 from packtrain._formats import container
 
-from .inputs import NAME, Function, class_names, made, name_of, root_of, sample_encoder, with_labels
+from .encoding import record_encoder
+from .inputs import NAME, Function, class_names, made, name_of, root_of, with_labels
 from .listing import Reject
 from .merge import merge_notes
 from .notes import ListFacts, NoteFacts, ShardNote, make_parts
@@ -154,7 +148,7 @@ class Stream:
             entries=self.done,
             seed=None,
             shard_bytes=shard_bytes,
-            encoder=sample_encoder(schema),
+            encoder=record_encoder(schema, of_arrays=True),
             written_by=written_by(),
             shards=tuple(shards),
         )

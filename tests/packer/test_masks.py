@@ -16,6 +16,7 @@ from PIL import Image
 from packtrain._core.options import ResizeRule, StoreOptions
 from packtrain._core.schema import Field
 from packtrain._packer.images import store_image
+from packtrain._packer.listing import Encoded
 from packtrain._packer.masks import Frame, mask_header, rewrites_masks, store_mask
 from packtrain._packer.sources import Refused
 
@@ -45,11 +46,11 @@ def field(encoding: str = "png", dtype: str = "|u1") -> Field:
     return Field("seg", "mask", encoding=encoding, dtype=dtype)
 
 
-def values(payload: bytes, field: Field, width: int, height: int) -> np.ndarray[Any, Any]:
+def values(payload: bytes | memoryview, field: Field, width: int, height: int) -> np.ndarray[Any, Any]:
     """What a record holds, by Pillow for PNGs that Pillow wrote."""
     if field.encoding == "raw":
         return np.frombuffer(payload, field.dtype).reshape(height, width)
-    return np.asarray(Image.open(io.BytesIO(payload))).astype(field.dtype)
+    return np.asarray(Image.open(io.BytesIO(bytes(payload)))).astype(field.dtype)
 
 
 DEPTHS = [(depth, GREY) for depth in (1, 2, 4, 8, 16)] + [(depth, PALETTE) for depth in (1, 2, 4, 8)]
@@ -60,17 +61,17 @@ class TestIndices:
     def test_raw_masks_hold_the_values_of_the_file(self, depth: int, colour: int) -> None:
         dtype = "<u2" if depth > 8 else "|u1"
         stored = store_mask(png(indices(3, depth), depth, colour), field("raw", dtype), Frame())
-        found = np.frombuffer(stored.payload, dtype).reshape(stored.height, stored.width)
+        found = np.frombuffer(stored.payload, dtype).reshape(stored.shape)
         np.testing.assert_array_equal(found, indices(3, depth))
 
     def test_png_masks_are_the_file_itself(self, depth: int, colour: int) -> None:
         data = png(indices(4, depth), depth, colour)
-        assert store_mask(data, field(dtype="<u2"), Frame((11, 7))) == (data, 11, 7)
+        assert store_mask(data, field(dtype="<u2"), Frame((11, 7))) == Encoded(data, "png", (7, 11), frame=(11, 7))
 
     def test_png_masks_that_change_size_hold_values_of_the_file(self, depth: int, colour: int) -> None:
         source, wide = indices(5, depth), field(dtype="<u2" if depth > 8 else "|u1")
         stored = store_mask(png(source, depth, colour), wide, Frame((11, 7), 1, ResizeRule.parse("22x14")))
-        found = values(stored.payload, wide, stored.width, stored.height)
+        found = values(stored.payload, wide, *stored.frame)
         np.testing.assert_array_equal(found, source.repeat(2, 0).repeat(2, 1))
 
     def test_the_depth_is_that_of_the_file(self, depth: int, colour: int) -> None:
@@ -109,14 +110,14 @@ def test_a_mask_follows_its_image_as_torchvision_moves_a_mask(
     source = indices(7, depth, width, height)
     wide = field(encoding, "<u2" if depth > 8 else "|u1")
     stored = store_mask(png(source, depth), wide, Frame.of(image, options))
-    assert (stored.width, stored.height) == (image.header.width, image.header.height)
+    assert stored.frame == (image.header.width, image.header.height)
 
     upright = Image.fromarray(source.astype(np.int32))
     if (method := EXIF[orientation]) is not None:
         upright = upright.transpose(Image.Transpose[method])
     mask = tv_tensors.Mask(torch.from_numpy(np.array(upright, np.int32)))
-    expected = functional.resize(mask, [stored.height, stored.width], InterpolationMode.NEAREST)
-    np.testing.assert_array_equal(values(stored.payload, wide, stored.width, stored.height), expected.numpy())
+    expected = functional.resize(mask, list(stored.shape), InterpolationMode.NEAREST)
+    np.testing.assert_array_equal(values(stored.payload, wide, *stored.frame), expected.numpy())
 
 
 def test_a_mask_of_another_size_than_its_image_is_refused_with_both_sizes() -> None:
