@@ -73,28 +73,23 @@ class Marker:
 def marked(output: Output, shard: str, role: str) -> Iterator[None]:
     """Leave a marker while a shard is packed, and then that it is packed, or has failed."""
     mine, began = Marker.mine(role), time.monotonic()
-    _leave(output, shard + PACKING, mine)
+    leave(output, shard + PACKING, mine)
     try:
         yield
-        _leave(output, shard + FAILED, None)
-        _leave(output, shard + PACKED, replace(mine, seconds=time.monotonic() - began))
+        leave(output, shard + FAILED, None)
+        leave(output, shard + PACKED, replace(mine, seconds=time.monotonic() - began))
     except (PacktrainError, MemoryError) as error:
         leave_failure(output, shard, role, str(error) or "out of memory")
         raise
     finally:
         # Another process may have begun the same shard meanwhile. Of an object store, the folder does not tell.
         if Marker.load(output.folder, shard + PACKING) in (mine, None):
-            _leave(output, shard + PACKING, None)
+            leave(output, shard + PACKING, None)
 
 
 def leave_failure(output: Output, shard: str, role: str, why: str) -> None:
     """Leave a marker of a failure."""
-    _leave(output, shard + FAILED, replace(Marker.mine(role), why=why[:_LONGEST_REASON]))
-
-
-def remove_packing(output: Output, shard: str) -> None:
-    """Remove the marker of whoever packs a shard, who is known to have ended."""
-    _leave(output, shard + PACKING, None)
+    leave(output, shard + FAILED, replace(Marker.mine(role), why=why[:_LONGEST_REASON]))
 
 
 def remove_ended(output: Output) -> None:
@@ -103,10 +98,10 @@ def remove_ended(output: Output) -> None:
         marker = Marker.load(output.folder, path.name)
         process = None if marker is None else ProcessName.parse(marker.process)
         if process is not None and process.ended:
-            _leave(output, path.name, None)
+            leave(output, path.name, None)
 
 
-def _leave(output: Output, name: str, marker: Marker | None) -> None:
+def leave(output: Output, name: str, marker: Marker | None) -> None:
     """Leave a marker, or remove it, if that can be done: where a disk is full, the work itself is what matters."""
     with suppress(PacktrainError, OSError):
         output.mark(name, None if marker is None else marker.dump())

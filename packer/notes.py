@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +39,7 @@ _MOST_BYTES: Final = 1 << 30
 """Notes that are larger are not read: a shard of some twenty million records."""
 _CHECKSUM_BYTES: Final = 4
 _FACTS: Final = "facts"
-_DAMAGED: Final = "has a damaged note"
+Content = TypeVar("Content")
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,8 @@ def note_path(folder: Path, shard: str) -> Path:
     return folder / PARTS / f"{shard}.npz"
 
 
-def load_note(folder: Path, plan: Plan, number: int, holds: Callable[[ShardInfo], bool]) -> ShardNote | None:
-    """Returns the note of shard `number`, or None if the shard has to be packed.
+def read_note(folder: Path, plan: Plan, number: int, holds: Callable[[ShardInfo], bool]) -> ShardNote | str:
+    """Returns the note of shard `number`; or, if the shard has to be packed, why, behind its name in a message.
 
     It has to be packed if there is no note, if the note is damaged or belongs to another plan, or if a file of the
     shard is missing or has another size than the note says, which `holds` finds out.
@@ -139,22 +139,11 @@ def load_note(folder: Path, plan: Plan, number: int, holds: Callable[[ShardInfo]
         UnreadableFile: Nobody knows, because the note cannot be read.
         OSError: Nobody knows, because the shard cannot be looked at.
     """
-    note = read_note(folder, plan, number, holds)
-    return None if isinstance(note, str) else note
 
-
-def read_note(folder: Path, plan: Plan, number: int, holds: Callable[[ShardInfo], bool]) -> ShardNote | str:
-    """The same as `load_note`; in place of None, why there is none, for a message that begins with the shard's name.
-
-    Raises:
-        UnreadableFile: Nobody knows, because the note cannot be read.
-        OSError: Nobody knows, because the shard cannot be looked at.
-    """
-    path = note_path(folder, plan.shards[number].name)
-    try:
+    def read(path: Path) -> ShardNote:
         data = memoryview(read_regular(path, _MOST_BYTES))
         if _checksum(data[:-_CHECKSUM_BYTES]) != data[-_CHECKSUM_BYTES:]:
-            return _DAMAGED
+            raise ValueError("another checksum")
         with _archive(io.BytesIO(data[:-_CHECKSUM_BYTES])) as archive:
             arrays = {name.removesuffix(".npy"): _member(archive, name) for name in archive.namelist()}
         facts = parse_json(NoteFacts, arrays.pop(_FACTS).tobytes())
@@ -162,41 +151,42 @@ def read_note(folder: Path, plan: Plan, number: int, holds: Callable[[ShardInfo]
         texts = {name: (arrays.pop(f"{name}_offsets"), arrays.pop(f"{name}_bytes")) for name in names}
         columns = ShardColumns(arrays, texts)
         if not columns.fits(plan.schema, facts.info.records):
-            return _DAMAGED
-    except OSError as error:
-        return _unread(path, error)
-    except MemoryError:
-        raise
-    except Exception:
-        # A note that was not written by packtrain can make numpy and zipfile raise anything.
-        return _DAMAGED
-    return _wrong(facts, plan, number, holds) or ShardNote(facts, columns)
+            raise ValueError("other columns")
+        return ShardNote(facts, columns)
+
+    note = _sound(read, note_path(folder, plan.shards[number].name))
+    return note if isinstance(note, str) else _wrong(note.facts, plan, number, holds) or note
 
 
 def read_facts(folder: Path, plan: Plan, number: int, holds: Callable[[ShardInfo], bool]) -> NoteFacts | str:
     """The facts of a note, or why there are none; like `read_note`, but reads hardly more than that of the file."""
-    path = note_path(folder, plan.shards[number].name)
-    try:
+
+    def read(path: Path) -> NoteFacts:
         with os.fdopen(open_regular(path), "rb") as file, _archive(file) as archive:
-            facts = parse_json(NoteFacts, _member(archive, f"{_FACTS}.npy").tobytes())
-    except OSError as error:
-        return _unread(path, error)
+            return parse_json(NoteFacts, _member(archive, f"{_FACTS}.npy").tobytes())
+
+    facts = _sound(read, note_path(folder, plan.shards[number].name))
+    return facts if isinstance(facts, str) else _wrong(facts, plan, number, holds) or facts
+
+
+def _sound(read: Callable[[Path], Content], path: Path) -> Content | str:
+    """What `read` finds in a note, or why there is nothing.
+
+    One that may be sound is not taken for damaged: its shard would be packed again.
+    """
+    try:
+        return read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return "is not packed yet"
     except MemoryError:
         raise
-    except Exception:
-        # As above.
-        return _DAMAGED
-    return _wrong(facts, plan, number, holds) or facts
-
-
-def _unread(path: Path, error: OSError) -> str:
-    """Why there is no note. One that may be sound is not taken for damaged: its shard would be packed again."""
-    if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return "is not packed yet"
-    # numpy raises an OSError without a number.
-    if error.errno is None or error_kind(error) is CorruptFile:
-        return _DAMAGED
-    raise UnreadableFile(f"the note {path} cannot be read: {reason(error)}", file=f"{PARTS}/{path.name}") from error
+    except Exception as error:
+        # A note that was not written by packtrain can make numpy and zipfile raise anything; numpy an OSError without a
+        # number.
+        if isinstance(error, OSError) and error.errno is not None and error_kind(error) is not CorruptFile:
+            what = f"the note {path} cannot be read: {reason(error)}"
+            raise UnreadableFile(what, file=f"{PARTS}/{path.name}") from error
+        return "has a damaged note"
 
 
 def without_note(folder: Path, plan: Plan) -> list[int]:
@@ -219,7 +209,7 @@ def _wrong(facts: NoteFacts, plan: Plan, number: int, holds: Callable[[ShardInfo
     if facts.plan != plan.sha256:
         return "has the note of another plan"
     if facts.info.name != name or (facts.listed is None) != (number > 0):
-        return _DAMAGED
+        return "has a damaged note"
     return "" if holds(facts.info) else "is missing, or has another size than was written"
 
 

@@ -17,8 +17,8 @@ from packtrain._storage.remote.urls import Url
 
 from .engine import Engine, run_tasks
 from .listing import Listing, Source
-from .markers import leave_failure, remove_ended, remove_packing
-from .notes import ListFacts, load_note, make_parts
+from .markers import PACKING, leave, leave_failure, remove_ended
+from .notes import ListFacts, make_parts, read_note
 from .output import Output
 from .plan import Plan
 from .rejects import RejectGuard
@@ -71,8 +71,8 @@ class Run:
         make_parts(self.output.folder)
         missing = []
         for number in self.numbers:
-            note = load_note(self.output.folder, self.plan, number, self.output.holds)
-            if note is None or (self.retry_rejects and note.rejects):
+            note = read_note(self.output.folder, self.plan, number, self.output.holds)
+            if isinstance(note, str) or (self.retry_rejects and note.rejects):
                 missing.append(number)
             else:
                 self.guard.count(number, note.rejects)
@@ -109,7 +109,7 @@ class Run:
             if error.shard is not None:
                 leave_failure(self.output, error.shard, self._worker_role, str(error))
                 if self.engine is not None:
-                    remove_packing(self.output, error.shard)
+                    leave(self.output, error.shard + PACKING, None)
             raise
         finally:
             # Workers that were stopped could not clean up.

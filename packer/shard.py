@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from crc32c import crc32c
+
 from packtrain._codec.pillow import pixel_limit, set_pixel_limit
 from packtrain._core.errors import MissingDependency, RemoteError, ShardFailed, UnreadableFile
 from packtrain._core.files import (
+    checksum_file,
     file_errors,
+    fsync_file,
     fsync_folder,
+    publish,
     remove_temporaries,
+    temporary_path,
+    write_file,
 )
-from packtrain._core.manifest import MANIFEST, ShardInfo, holds
+from packtrain._core.manifest import MANIFEST, FileInfo, ShardInfo, holds
 from packtrain._core.problems import way_out
+from packtrain._core.processes import ProcessName
+from packtrain._core.schema import Schema
+from packtrain._formats.writing import NewRecord, NewSample, ShardWriter, shard_writer
 
+from .columns import RowWriter, ShardColumns
 from .finished import require_as_merged
-from .listing import ListedSample, Reject, Source
+from .listing import EncodedSample, ListedSample, Reject, Source
 from .markers import marked
-from .notes import ListFacts, NoteFacts, ShardNote, load_note, note_path
+from .notes import ListFacts, NoteFacts, ShardNote, note_path, read_note
 from .output import Output
 from .plan import Plan
-from .shard_file import ShardFile, new_shard
 from .sources import Refused
 
 _REPORT_SECONDS: Final = 0.2
@@ -88,6 +100,85 @@ class ShardProgress:
     remarks: Mapping[str, int] = field(default_factory=dict)
 
 
+class ShardFile:
+    """A shard that is being written.
+
+    Args:
+        final: The path that it will have.
+        temporary: The path that it has.
+        writer: The writer of the file.
+        schema: What samples consist of.
+
+    Attributes:
+        bytes: Size of the records so far.
+        rejects: The lines that were refused.
+        remarks: What the user should know about the records, with the number of records it is about.
+        columns: The columns of its samples, once it is complete.
+    """
+
+    columns: ShardColumns
+
+    def __init__(self, final: Path, temporary: Path, writer: ShardWriter, schema: Schema) -> None:
+        self._final: Final = final
+        self._temporary: Final = temporary
+        self._bare: Final = writer.bare
+        self._rows: Final = RowWriter(writer, schema)
+        self._indexed: Final = tuple(field.indexed for field in schema.fields)
+        self._sidecars: dict[Path, bytes] = {}
+        self.bytes = 0
+        self.rejects: list[Reject] = []
+        self.remarks: Counter[str] = Counter()
+
+    def add(self, line: int, path: str, sample: EncodedSample) -> None:
+        """Appends a sample."""
+        records, values = list[NewRecord | None](), list[bytes | None]()
+        for each, indexed in zip(sample.records, self._indexed, strict=True):
+            if indexed:
+                values.append(None if each is None else bytes(each.payload))
+            else:
+                records.append(None if each is None else each.record(bare=self._bare))
+        new = NewSample(line, sample.label, tuple(records))
+        self._rows.add(new, os.fsencode(path), values)
+        self.bytes += new.size
+        for each in sample.records:
+            if each is not None and each.remarks:
+                self.remarks.update(each.remarks)
+
+    def finish(self) -> ShardInfo:
+        """Completes the file, and brings it to the medium. Returns what the manifest will say of it."""
+        written, self.columns = self._rows.finish()
+        self._rows.close()
+        fsync_file(self._temporary)
+        checksum = checksum_file(self._temporary) if written.crc32c is None else written.crc32c
+        self._sidecars = {self._final.with_suffix(suffix): data for suffix, data in sorted(written.sidecars.items())}
+        infos = tuple(FileInfo(path.name, len(data), crc32c(data)) for path, data in self._sidecars.items())
+        return ShardInfo(self._final.name, self._temporary.stat().st_size, checksum, len(self.columns), infos)
+
+    def publish(self) -> None:
+        """Gives the file and its sidecars their names, durably, in the place of earlier ones."""
+        for path, data in self._sidecars.items():
+            write_file(path, [data])
+        publish(self._temporary, self._final)
+
+    def close(self) -> None:
+        """Closes the file, whether it is complete or not."""
+        self._rows.close()
+
+
+@contextmanager
+def new_shard(final: Path, format: str, schema: Schema) -> Iterator[ShardFile]:
+    """Gives a shard to be written. What has no final name in the end is removed."""
+    temporary = temporary_path(final, ProcessName.mine())
+    try:
+        shard = ShardFile(final, temporary, shard_writer(format)(temporary, schema.in_shards), schema)
+        try:
+            yield shard
+        finally:
+            shard.close()
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def pack_shard(source: Source, task: ShardTask, report: Callable[[ShardProgress], None]) -> ShardProgress:
     """Packs one shard and leaves its note. Packing it again gives the same bytes.
 
@@ -128,10 +219,10 @@ def _done_by_another(task: ShardTask) -> ShardProgress | None:
         return None
     try:
         with file_errors(task.folder, ShardFailed, verb="read"):
-            note = load_note(task.folder, task.plan, task.number, task.output.holds)
+            note = read_note(task.folder, task.plan, task.number, task.output.holds)
     except UnreadableFile as error:
         raise ShardFailed(str(error)) from error
-    if note is not None and not (task.retry_rejects and note.rejects):
+    if not isinstance(note, str) and not (task.retry_rejects and note.rejects):
         return ShardProgress(task.number, len(task.entries), note.rejects)
     if holds(task.folder, MANIFEST):
         if task.retry_rejects:
@@ -194,7 +285,7 @@ def _write(task: ShardTask, source: Source, shard: ShardFile, report: Callable[[
             except MissingDependency as error:
                 raise MissingDependency(f"{reading.where(entry)}: {error}") from error
             except (OSError, UnreadableFile, RemoteError, MemoryError) as error:
-                raise _not_the_files_fault(error, entry, reading) from error
+                raise not_the_files_fault(error, reading.where(entry)) from error
             else:
                 shard.add(entry.line, entry.path, encoded)
             if time.monotonic() - reported > _REPORT_SECONDS:
@@ -202,19 +293,17 @@ def _write(task: ShardTask, source: Source, shard: ShardFile, report: Callable[[
                 reported = time.monotonic()
 
 
-def _not_the_files_fault(
-    error: OSError | UnreadableFile | RemoteError | MemoryError, entry: ListedSample, source: Source
-) -> ShardFailed:
+def not_the_files_fault(error: OSError | UnreadableFile | RemoteError | MemoryError, where: str) -> ShardFailed:
+    """The error for a sample, at `where`, that is not to be refused: the next run may pack it."""
     if isinstance(error, UnreadableFile | RemoteError):
         return ShardFailed(str(error))
     if isinstance(error, MemoryError):
         return ShardFailed(
-            f"not enough memory for {source.where(entry)}: use fewer workers (--workers), or "
-            "remove the line if its files are too large, then run the same command again"
+            f"not enough memory for {where}: use fewer workers (--workers), or leave it out if it is too large"
         )
+    file = where if str(error.filename) in where else f"{error.filename} of {where}"
     return ShardFailed(
-        f"cannot read {error.filename} (line {entry.line}): {error.strerror}. The file is not at fault, so it is not "
-        f"refused. {way_out(error)}"
+        f"cannot read {file}: {error.strerror}. The file is not at fault, so it is not refused. {way_out(error)}"
     )
 
 

@@ -22,7 +22,6 @@ from packtrain._core.errors import ListError, MissingDependency, OutputConflict,
 from packtrain._core.files import MiB, file_errors, fsync_folder, write_all
 from packtrain._core.manifest import PLAN, Manifest, shard_stem
 from packtrain._core.options import FORMATS, StoreOptions
-from packtrain._core.problems import way_out
 from packtrain._core.schema import Schema
 from packtrain._formats import container
 
@@ -41,7 +40,7 @@ from .rejects import RejectGuard
 from .sample_schemas import common_schema
 from .sample_values import copied
 from .samples import SampleEncoder
-from .shard_file import ShardFile, new_shard
+from .shard import ShardFile, new_shard, not_the_files_fault
 from .sources import Refused
 from .user_code import with_line
 
@@ -217,10 +216,8 @@ class Stream:
                 self._check_rejects()
         except MissingDependency as error:
             raise MissingDependency(f"{where}: {error}") from error
-        except MemoryError as error:
-            raise PackError(f"not enough memory for {where}: leave it out, or make it smaller") from error
-        except OSError as error:
-            raise PackError(f"cannot read {error.filename} ({where}): {error.strerror}. {way_out(error)}") from error
+        except (OSError, MemoryError) as error:
+            raise not_the_files_fault(error, where) from error
         else:
             shard.add(taken.line, taken.name, records)
 

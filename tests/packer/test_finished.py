@@ -15,7 +15,7 @@ from packtrain._core.manifest import ShardInfo
 from packtrain._packer.finished import reopen
 from packtrain._packer.listing import Reject
 from packtrain._packer.merge import merge_notes
-from packtrain._packer.notes import load_note
+from packtrain._packer.notes import ShardNote, read_note
 from packtrain._packer.output import Output
 from packtrain.errors import CorruptFile
 
@@ -28,7 +28,7 @@ Facts = tuple[ShardInfo, list[Reject], dict[str, list[int]]]
 
 def noted(folder: Path) -> dict[int, Facts]:
     """What the notes in `folder` say, by the number of their shard."""
-    notes = {number: load_note(folder, PLAN, number, Output(folder).holds) for number in range(len(PLAN.shards))}
+    notes = {number: read_note(folder, PLAN, number, Output(folder).holds) for number in range(len(PLAN.shards))}
     return {
         number: (
             note.info,
@@ -36,7 +36,7 @@ def noted(folder: Path) -> dict[int, Facts]:
             {name: values.tolist() for name, values in note.columns.arrays.items()},
         )
         for number, note in notes.items()
-        if note is not None
+        if isinstance(note, ShardNote)
     }
 
 

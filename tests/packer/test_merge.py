@@ -23,8 +23,8 @@ from packtrain._packer.notes import (
     ListFacts,
     NoteFacts,
     ShardNote,
-    load_note,
     make_parts,
+    read_note,
 )
 from packtrain._packer.output import Output
 from packtrain._packer.rejects import read_rejects
@@ -87,18 +87,6 @@ def test_a_finished_dataset_has_no_notes_and_no_column_of_an_earlier_merge(folde
     assert not (folder / "index" / "old.npy").exists()
 
 
-def test_a_missing_shard_is_named_and_there_is_no_manifest(folder: Path) -> None:
-    plan = plan_of(image_list(6), 2)
-    (folder / plan.shards[1].name).unlink()
-    with pytest.raises(
-        PackError,
-        match=rf"1 of 3 shards are missing from .*: {plan.shards[1].name} is missing, .* Run the same pack "
-        rf"command again.* in parts \(--part\), `packtrain status {folder}` says which are left$",
-    ):
-        merge_notes(Output(folder), plan, image_list(6))
-    assert not (folder / "manifest.json").exists()
-
-
 @pytest.mark.parametrize(
     "change",
     [lambda lines: lines * 0, lambda lines: lines[[0, 0]], lambda lines: lines + 1],
@@ -107,8 +95,8 @@ def test_a_missing_shard_is_named_and_there_is_no_manifest(folder: Path) -> None
 def test_a_shard_of_other_lines_than_planned_is_refused(folder: Path, change: Any) -> None:
     plan = plan_of(image_list(6), 2, seed=None)
     write_shards(folder, plan, image_list(6))
-    note = load_note(folder, plan, 2, Output(folder).holds)
-    assert note is not None
+    note = read_note(folder, plan, 2, Output(folder).holds)
+    assert isinstance(note, ShardNote)
     with_lines(note, change(note.columns.arrays["line"])).save(folder)
     before = tree(folder)
     with pytest.raises(PackError, match=rf"shard {plan.shards[2].name} in .* holds other lines than planned"):
@@ -122,9 +110,9 @@ def test_lines_that_two_shards_have_changed_for_each_others_are_found_without_th
 ) -> None:
     plan, output = plan_of(image_list(6), 2, seed=None), Output(folder)
     write_shards(folder, plan, image_list(6))
-    first, third = (load_note(folder, plan, number, output.holds) for number in (0, 2))
-    assert first is not None
-    assert third is not None
+    first, third = (read_note(folder, plan, number, output.holds) for number in (0, 2))
+    assert isinstance(first, ShardNote)
+    assert isinstance(third, ShardNote)
     for note, other in ((first, third), (third, first)):
         with_lines(note, other.columns.arrays["line"]).save(folder)
     before = tree(folder)
@@ -137,8 +125,8 @@ def test_lines_that_two_shards_have_changed_for_each_others_are_found_without_th
 def test_shards_that_hold_the_same_line_are_named(folder: Path, at_once: int | None) -> None:
     plan, output = plan_of(image_list(6), 2, seed=None), Output(folder)
     write_shards(folder, plan, image_list(6), refused=[1])
-    note = load_note(folder, plan, 2, output.holds)
-    assert note is not None
+    note = read_note(folder, plan, 2, output.holds)
+    assert isinstance(note, ShardNote)
     with_lines(note, np.array([1, 5], "<i8")).save(folder)
     names = f"{plan.shards[0].name} and {plan.shards[2].name}"
     with pytest.raises(PackError, match=rf"shards {names} in .* hold the same line, 1\. Remove them"):
@@ -149,8 +137,8 @@ def test_lines_in_another_order_of_places_are_as_planned(folder: Path) -> None:
     """LMDB, for one, orders records by its keys."""
     plan = plan_of(image_list(6), 2, seed=None)
     write_shards(folder, plan, image_list(6))
-    note = load_note(folder, plan, 0, Output(folder).holds)
-    assert note is not None
+    note = read_note(folder, plan, 0, Output(folder).holds)
+    assert isinstance(note, ShardNote)
     replace(note, columns=note.columns.rows(np.array([1, 0]))).save(folder)
     merge_notes(Output(folder), plan, image_list(6))
     assert columns(folder)["by_place"].tolist() == [1, 0, 2, 3, 4, 5]

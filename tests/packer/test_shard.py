@@ -16,7 +16,7 @@ from packtrain import PackOptions, open_dataset, pack
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._packer.lists.reader import read_list
 from packtrain._packer.markers import FAILED, PACKED
-from packtrain._packer.notes import ListFacts, load_note, note_path
+from packtrain._packer.notes import ListFacts, ShardNote, note_path, read_note
 from packtrain._packer.output import Output
 from packtrain._packer.planning import outline_plan, plan_shards
 from packtrain._packer.shard import ShardProgress, ShardTask, pack_shard
@@ -61,8 +61,8 @@ class TestNote:
     def test_a_line_that_cannot_be_packed_is_in_the_note_and_in_the_result(self, listing: Path, tmp_path: Path) -> None:
         task = task_in(tmp_path, listing, PackOptions(store=StoreOptions("verbatim")))
         done = pack_listed(listing, task, nothing)
-        note = load_note(tmp_path, task.plan, 0, Output(tmp_path).holds)
-        assert note is not None
+        note = read_note(tmp_path, task.plan, 0, Output(tmp_path).holds)
+        assert isinstance(note, ShardNote)
         assert done == ShardProgress(0, COUNT, note.rejects)
         assert [(item.line, item.path) for item in done.rejects] == [(BAD, f"image {BAD}.jpg")]
 
@@ -106,7 +106,7 @@ def test_a_writer_that_fails_leaves_no_file(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     task = task_in(tmp_path, listing, PackOptions(format_name, StoreOptions("verbatim")))
-    monkeypatch.setattr("packtrain._packer.shard_file.fsync_file", fail)
+    monkeypatch.setattr("packtrain._packer.shard.fsync_file", fail)
     with pytest.raises(ShardFailed, match=r"cannot write to .*Input/output error"):
         pack_listed(listing, task, nothing)
     assert left(tmp_path) == {}
@@ -127,7 +127,7 @@ def test_the_free_space_in_a_message_is_that_of_the_moment_when_it_was_short(
         return "5 MiB"
 
     task = task_in(tmp_path, listing, PackOptions(format_name, StoreOptions("verbatim")))
-    monkeypatch.setattr("packtrain._packer.shard_file.fsync_file", fail)
+    monkeypatch.setattr("packtrain._packer.shard.fsync_file", fail)
     monkeypatch.setattr("packtrain._core.files._free_space", free_space)
     with pytest.raises(NoSpace, match=r"no space left for .* 5 MiB free"):
         pack_listed(listing, task, nothing)

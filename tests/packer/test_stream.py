@@ -103,32 +103,25 @@ def test_any_samples_come_back(tmp_path_factory: pytest.TempPathFactory, values:
 
 
 class TestNothingIsLeft:
-    @pytest.mark.parametrize("after", [0, 10, 90])
-    def test_when_the_source_fails(self, tmp_path: Path, after: int) -> None:
-        def broken() -> Iterator[dict[str, Any]]:
-            yield from stream(after)
-            raise ConnectionError("gone")
-
-        with pytest.raises(PackError, match=rf"failed after {after} samples: ConnectionError: gone \(.*test_stream.py"):
-            pack(broken(), tmp_path / "out", SMALL)
-        assert list(tmp_path.iterdir()) == []
-
-    def test_when_it_cannot_begin(self, tmp_path: Path) -> None:
-        class Lazy:
+    @pytest.mark.parametrize("after", [None, 0, 10, 90])
+    @pytest.mark.parametrize("error", [ConnectionError, KeyboardInterrupt])
+    def test_when_the_source_fails_or_is_stopped(
+        self, tmp_path: Path, after: int | None, error: type[BaseException]
+    ) -> None:
+        class Broken:
             def __iter__(self) -> Iterator[dict[str, Any]]:
-                raise ConnectionError("gone")
+                if after is None:
+                    raise error("gone")
+                return self.some(after)
 
-        with pytest.raises(PackError, match=r"failed after 0 samples: ConnectionError: gone \(.*test_stream.py"):
-            pack(Lazy(), tmp_path / "out", SMALL)
-        assert list(tmp_path.iterdir()) == []
+            def some(self, number: int) -> Iterator[dict[str, Any]]:
+                yield from stream(number)
+                raise error("gone")
 
-    def test_when_it_is_stopped(self, tmp_path: Path) -> None:
-        def stopped() -> Iterator[dict[str, Any]]:
-            yield from stream(90)
-            raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            pack(stopped(), tmp_path / "out", SMALL)
+        said = rf"failed after {after or 0} samples: ConnectionError: gone \(.*test_stream.py"
+        expected, message = (error, "gone") if error is KeyboardInterrupt else (PackError, said)
+        with pytest.raises(expected, match=message):
+            pack(Broken(), tmp_path / "out", SMALL)
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("limit", [0, 4, "1%"])
