@@ -76,7 +76,7 @@ def store_image(data: bytes, options: StoreOptions, *, orientation: int | None =
     Args:
         data: Content of the whole file.
         options: How pixels are stored.
-        orientation: EXIF orientation of its pixels, if that is known; None for what the file says.
+        orientation: EXIF orientation of pixels that are stored anew, if that is known; None for what the file says.
 
     Raises:
         Refused: The image cannot be decoded, resized or encoded, or its pixels do not fit into 8 bits.
@@ -84,14 +84,11 @@ def store_image(data: bytes, options: StoreOptions, *, orientation: int | None =
         MissingDependency: A package that the store mode needs is not installed.
     """
     if options.keeps_pixels:
-        stored = _kept(data, options)
-        if orientation is None:
-            return stored
-        return stored._replace(header=stored.header._replace(orientation=orientation))
-    image, header, remarks = _decode(data, options.mode)
+        return _kept(data, options)
+    source = _decode(data, options.mode)
     if orientation is not None:
-        header = header._replace(orientation=orientation)
-    return _converted(image, header, remarks, options)
+        source = source._replace(header=source.header._replace(orientation=orientation))
+    return _converted(source, options)
 
 
 def store_pixels(
@@ -112,7 +109,7 @@ def store_pixels(
         MissingDependency: A package that the store mode needs is not installed.
     """
     image = require_pillow().frombytes(mode, size, pixels).convert(options.mode)
-    return _converted(image, ImageHeader("npy", *size, orientation), [], options)
+    return _converted(_Source(image, ImageHeader("npy", *size, orientation), []), options)
 
 
 def store_picture(image: Image, options: StoreOptions) -> StoredImage:
@@ -124,8 +121,8 @@ def store_picture(image: Image, options: StoreOptions) -> StoredImage:
         MissingDependency: A package that the store mode needs is not installed.
     """
     with whole_images_only(), faults_of_the_image("Pillow refuses it"):
-        loaded, orientation, remarks = _loaded(image, options.mode)
-    return _converted(loaded, ImageHeader("npy", *loaded.size, orientation), remarks, options)
+        source = _loaded(image, options.mode)
+    return _converted(source, options)
 
 
 def extension_of(data: bytes) -> str:
@@ -138,8 +135,7 @@ def extension_of(data: bytes) -> str:
         if data.startswith(magic):
             return name
     with faults_of_the_image("Pillow refuses it"), open_image(data) as image:
-        kind = image.format or ""
-    return _SUFFIXES.get(kind, kind.lower())
+        return _extension(image)
 
 
 def encoder(options: StoreOptions) -> str | None:
@@ -214,8 +210,9 @@ def _is_same(record: bytes, jpeg: bytes, mode: StoreMode) -> bool:
     return _pixels(record) == pixels
 
 
-def _converted(image: Image, header: ImageHeader, remarks: list[str], options: StoreOptions) -> StoredImage:
+def _converted(source: _Source, options: StoreOptions) -> StoredImage:
     """Store modes that store the pixels of a decoded file anew."""
+    image, header, remarks = source
     source_size = image.size
     if options.orientation == "apply" and header.orientation in UPRIGHT:
         with faults_of_the_image("cannot turn it upright"):
@@ -226,10 +223,10 @@ def _converted(image: Image, header: ImageHeader, remarks: list[str], options: S
             with faults_of_the_image(f"cannot resize it to {size[0]} x {size[1]}"):
                 # Bilinear with antialiasing is what torchvision's Resize does to a PIL image by default.
                 image = image.resize(size, require_pillow().Resampling.BILINEAR)
-    if options.store_mode.is_raw:
-        header = header._replace(extension="npy", **_size(image))
+    raw = options.store_mode.is_raw
+    header = header._replace(extension="npy" if raw else "jpg", width=image.width, height=image.height)
+    if raw:
         return StoredImage(image.tobytes(), header, source_size, tuple(remarks))
-    header = header._replace(extension="jpg", **_size(image))
     limit = options.store_mode.largest_side
     if limit is not None and max(image.size) > limit:
         raise Refused(
@@ -275,31 +272,28 @@ def _decode(data: bytes, mode: str) -> _Source:
                 f"Pillow refuses it: DecompressionBombError: {error} Make it smaller, or raise "
                 "PIL.Image.MAX_IMAGE_PIXELS and pack from Python"
             ) from error
-        kind = image.format or ""
-        image, orientation, remarks = _loaded(image, mode)
-    return _Source(
-        image, ImageHeader(_SUFFIXES.get(kind, kind.lower()), image.width, image.height, orientation), remarks
-    )
+        return _loaded(image, mode)
 
 
-def _loaded(image: Image, mode: str) -> tuple[Image, int, list[str]]:
-    """Loads an image that was opened. Returns it in the wanted mode, its orientation, and remarks."""
+def _loaded(image: Image, mode: str) -> _Source:
+    """Loads an image that was opened."""
     if reason := misfit(image):
         raise Refused(reason)
     # Load first. A TIFF file is turned upright while it loads. And getexif() loads a PNG file: if that fails, a second
     # attempt to load the broken file would succeed.
     image.load()
-    orientation = _orientation(image)
+    header = ImageHeader(_extension(image), image.width, image.height, _orientation(image))
     remarks = [PALETTE_REMARK] if mode == "L" and image.mode in _PALETTES else []
-    return image.convert(mode), orientation, remarks
+    return _Source(image.convert(mode), header, remarks)
+
+
+def _extension(image: Image) -> str:
+    kind = image.format or ""
+    return _SUFFIXES.get(kind, kind.lower())
 
 
 def _pixels(data: bytes) -> bytes:
     return _decode(data, "RGB").image.tobytes()
-
-
-def _size(image: Image) -> dict[str, int]:
-    return {"width": image.width, "height": image.height}
 
 
 @contextmanager
