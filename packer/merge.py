@@ -107,17 +107,13 @@ def plan_in(output: Output) -> Plan:
 
 
 def _why_no_plan(output: Output) -> str:
-    folder, place = output.folder, shlex.quote(str(output.address))
-    if holds(folder, CACHE):
-        return f"{folder} is a growing cache, which is not merged: `packtrain status {place}` shows how far it is"
-    if isinstance(output.address, Path) and folder.is_file():
-        return f"{folder} is a file, but packtrain packs and indexes to folders. Is the path right?"
-    begin = f"is the path right? `packtrain pack LIST {place}` or `packtrain index SHARD... {place}` begins a dataset"
-    if isinstance(output.address, Url) or not folder.exists():
-        return f"there is nothing at {output.address}: {begin}"
-    if not any(folder.iterdir()):
-        return f"{folder} is empty: {begin}"
-    return f"{folder} has no {PLAN}, so nothing was packed or indexed there: {begin}"
+    place = shlex.quote(str(output.address))
+    if holds(output.folder, CACHE):
+        return f"{output.folder} is a growing cache, which is not merged: see `packtrain status {place}`"
+    return (
+        f"{output.address} has no {PLAN}, so nothing was packed or indexed there: is the path right? "
+        f"`packtrain pack LIST {place}` or `packtrain index SHARD... {place}` begins a dataset"
+    )
 
 
 def _refuse_foreign_notes(output: Output, plan: Plan) -> None:

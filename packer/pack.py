@@ -16,12 +16,7 @@ import numpy.typing as npt
 from packtrain._core.arguments import checks_names, flag, instance, whole
 from packtrain._core.arguments import function as require_function
 from packtrain._core.errors import TooManyRejects, UsageError
-from packtrain._core.files import (
-    file_errors,
-    fsync_folder,
-    locked,
-    remove_abandoned,
-)
+from packtrain._core.files import file_errors, fsync_folder, locked, remove_abandoned
 from packtrain._core.manifest import MANIFEST, PLAN, Manifest, is_dataset
 from packtrain._storage.location import absolute
 from packtrain._storage.remote.urls import Url, place_of
@@ -161,14 +156,18 @@ def pack(
         ):
             if num_workers > 1:
                 require_sendable(images.source, elsewhere=engine is not None)
-            guard = _guard(images, max_rejects, before)
-            with file_errors(output.folder):
-                plan = _prepare(images, output, options, guard)
-                numbers = range(len(plan.shards)) if part is None else part.shards(len(plan.shards))
-                role = "" if part is None else f"part {part}"
-                run = Run(output, plan, images, numbers, guard, num_workers, engine, role, retry_rejects, on_progress)
-                with locked(output.folder / PLAN, shared=part is not None):
-                    return _pack_all(run) if part is None else _pack_part(run, str(part))
+            return pack_listing(
+                images,
+                output,
+                options,
+                num_workers=num_workers,
+                max_rejects=max_rejects,
+                before=before,
+                retry_rejects=retry_rejects,
+                engine=engine,
+                part=part,
+                on_progress=on_progress,
+            )
 
 
 def _from_hugging_face(
@@ -236,22 +235,23 @@ def pack_listing(
     max_rejects: str | int = "0.1%",
     before: int = 0,
     order: npt.NDArray[np.int64] | None = None,
+    retry_rejects: bool = False,
+    engine: Engine | None = None,
+    part: Part | None = None,
     on_progress: Callable[[PackProgress], None] | None = None,
 ) -> PackReport:
     """Packs what `open_listing` gave; `pack` says what the arguments mean, and what is raised.
 
     With `order`, int64 [entries], that is the entry at each place, and the seed means nothing.
     """
-    guard = _guard(images, max_rejects, before)
+    guard = RejectGuard(before + reject_limit(max_rejects, images.lines - before), images.lines, images)
     with file_errors(output.folder):
         plan = _prepare(images, output, options, guard).in_order(order)
-        run = Run(output, plan, images, range(len(plan.shards)), guard, num_workers, on_progress=on_progress)
-        with locked(output.folder / PLAN):
-            return _pack_all(run)
-
-
-def _guard(images: Listing, max_rejects: str | int, before: int) -> RejectGuard:
-    return RejectGuard(before + reject_limit(max_rejects, images.lines - before), images.lines, images)
+        numbers = range(len(plan.shards)) if part is None else part.shards(len(plan.shards))
+        role = "" if part is None else f"part {part}"
+        run = Run(output, plan, images, numbers, guard, num_workers, engine, role, retry_rejects, on_progress)
+        with locked(output.folder / PLAN, shared=part is not None):
+            return _pack_all(run) if part is None else _pack_part(run, str(part))
 
 
 @contextmanager
@@ -319,7 +319,10 @@ def _prepare(images: Listing, output: Output, options: PackOptions, guard: Rejec
     output.prepare()
     if (output.folder / MANIFEST).exists():
         guard.accept(Manifest.load(output.folder).rejects)
-    _count_bad_lines(guard, images)
+    try:
+        guard.count(-1, images.rejects)
+    except TooManyRejects as error:
+        raise (TooManyRejects(f"{error}. {images.advice}") if images.advice else error) from None
     return _agree_on_plan(output, images, options)
 
 
@@ -390,10 +393,3 @@ def _agree_on_plan(output: Output, images: Listing, options: PackOptions) -> Pla
         there = Plan.load(folder)
     there.require_same(asked, output.address)
     return there
-
-
-def _count_bad_lines(guard: RejectGuard, images: Listing) -> None:
-    try:
-        guard.count(-1, images.rejects)
-    except TooManyRejects as error:
-        raise (TooManyRejects(f"{error}. {images.advice}") if images.advice else error) from None

@@ -135,50 +135,33 @@ def pack_status(out: str | os.PathLike[str]) -> PackStatus:
     """
     place = place_of("out", out)
     if (scans := scans_of(place)) is not None:
-        return _being_indexed(place, *scans)
-    with output_at(place) as output:
-        return status_of(output)
-
-
-def status_of(output: Output) -> PackStatus:
-    """Return the status of an output; see `pack_status`."""
-    folder = output.folder
-    with file_errors(folder, verb="read"):
+        shards, unread = scans
+        return PackStatus(
+            place,
+            complete=False,
+            shards=len(shards),
+            done=len(shards) - len(unread),
+            missing=tuple(shards[number] for number in unread),
+            part=_part(len(shards)),
+            array=_array(len(shards), unread),
+        )
+    with output_at(place) as output, file_errors(output.folder, verb="read"):
         output.prepare()
-        if (folder / MANIFEST).exists() and (manifest := Manifest.load(folder)).base is not None:
-            return _indexed(output, manifest)
+        merged = (output.folder / MANIFEST).exists()
+        if merged and (manifest := Manifest.load(output.folder)).base is not None:
+            # Nobody packs the shards of an indexed dataset.
+            return PackStatus(
+                output.address,
+                complete=True,
+                shards=len(manifest.shards),
+                done=len(manifest.shards),
+                lines=manifest.lines,
+                lines_done=manifest.lines,
+                rejects=manifest.rejects,
+                seconds_left=0.0,
+            )
         plan = plan_in(output)
-        if (folder / MANIFEST).exists():
-            return _complete(output, plan)
-        return _incomplete(output, plan)
-
-
-def _being_indexed(place: Path | Url, shards: Sequence[str], missing: Sequence[int]) -> PackStatus:
-    """Return the status of an index: which of the shards are still to be read."""
-    return PackStatus(
-        place,
-        complete=False,
-        shards=len(shards),
-        done=len(shards) - len(missing),
-        missing=tuple(shards[number] for number in missing),
-        part=_part(len(shards)),
-        array=_array(len(shards), missing),
-    )
-
-
-def _indexed(output: Output, manifest: Manifest) -> PackStatus:
-    """Return the status of an indexed dataset, whose shards nobody packs."""
-    count, lines = len(manifest.shards), manifest.lines
-    return PackStatus(
-        output.address,
-        complete=True,
-        shards=count,
-        done=count,
-        lines=lines,
-        lines_done=lines,
-        rejects=manifest.rejects,
-        seconds_left=0.0,
-    )
+        return _complete(output, plan) if merged else _incomplete(output, plan)
 
 
 def _complete(output: Output, plan: Plan) -> PackStatus:

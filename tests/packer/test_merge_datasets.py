@@ -431,5 +431,5 @@ def test_the_command_tells_the_two_apart(sources: list[Path], tmp_path: Path) ->
     assert said("--max-rejects", "3", *sources, out).startswith("--max-rejects is for the parts of one dataset")
     assert said(out, "--dry-run").startswith("--dry-run is for datasets that are merged")
     assert "needs two datasets or more" in said(sources[0], out)
-    assert "there is nothing at" in said(tmp_path / "nothing")
+    assert "nothing was packed or indexed there" in said(tmp_path / "nothing")
     assert "cannot be written to" in said(*sources, "https://host/out")
