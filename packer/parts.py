@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Final, Self
 
 from packtrain._core.arguments import instance, unexpected, whole
@@ -103,18 +104,15 @@ class _ArrayTask:
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Self:
-        texts = {name: environment.get(f"SLURM_ARRAY_TASK_{name}") for name in _VARIABLES}
-        if texts["ID"] is None:
-            raise UsageError(
-                "--part auto reads the part from SLURM_ARRAY_TASK_ID and its relatives, which are not set: this is no "
-                "task of a Slurm array. Give the part itself, such as --part 3/16"
-            )
-        try:
-            values = [int(text or "") for text in texts.values()]
-        except ValueError:
-            wrong, text = next((name, text) for name, text in texts.items() if not (text or "").isdecimal())
-            what = "not set" if text is None else f"{text!r}, not a number"
-            raise UsageError(f"SLURM_ARRAY_TASK_{wrong} is {what}. Give the part itself, such as --part 3/16") from None
+        values = []
+        for name in _VARIABLES:
+            text = environment.get(f"SLURM_ARRAY_TASK_{name}", "not set")
+            if not text.isdecimal():
+                raise UsageError(
+                    f"SLURM_ARRAY_TASK_{name} is {text}, but --part auto reads the part from it, in a task of a Slurm "
+                    "array. Give the part itself, such as --part 3/16"
+                )
+            values.append(int(text))
         return cls(*values)
 
     def __str__(self) -> str:
@@ -135,22 +133,13 @@ class _ArrayTask:
 
 
 def array_list(numbers: list[int]) -> str:
-    """Ascending numbers in the form of Slurm's ``--array``: ``1,5-7,9-21:4``.
+    """Ascending numbers in the form of Slurm's ``--array``.
 
-    >>> array_list([1, 2, 3, 5, 9, 13, 14, 16])
-    '1-3,5-13:4,14,16'
+    >>> array_list([1, 2, 3, 5, 9, 10])
+    '1-3,5,9-10'
     """
     texts = []
-    start = 0
-    while start < len(numbers):
-        stop = start + 2
-        step = numbers[start + 1] - numbers[start] if stop <= len(numbers) else 0
-        while stop < len(numbers) and numbers[stop] - numbers[stop - 1] == step:
-            stop += 1
-        if stop - start < 3:
-            texts.append(str(numbers[start]))
-            start += 1
-        else:
-            texts.append(f"{numbers[start]}-{numbers[stop - 1]}" + (f":{step}" if step > 1 else ""))
-            start = stop
+    for _, run in groupby(enumerate(numbers), lambda item: item[1] - item[0]):
+        (_, first), *others = run
+        texts.append(f"{first}-{others[-1][1]}" if others else str(first))
     return ",".join(texts)
