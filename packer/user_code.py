@@ -43,20 +43,12 @@ def load_named(name: str, expected: str) -> Any:
         sys.path.insert(0, folder)
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise UsageError(f"source {name}: {module_name} imports {error.name}, which is not installed") from error
+    except (Exception, SystemExit) as error:
         raise UsageError(
-            f"source {name}: there is no module {error.name}, neither in {folder} nor among those that are installed. "
-            "Run this in the folder of the module, or name that folder in PYTHONPATH"
+            f"source {name}: {module_name} cannot be imported: {with_line(error, __file__)}. Modules are found in "
+            f"{folder} and where packages are installed: run this in the folder of the module, or name that folder in "
+            'PYTHONPATH. A program does its work under `if __name__ == "__main__":`'
         ) from error
-    except SystemExit as error:
-        raise UsageError(
-            f"source {name}: {module_name} ends the process when it is imported: put the program's actions under "
-            '`if __name__ == "__main__":`'
-        ) from error
-    except Exception as error:
-        raise UsageError(f"source {name}: {module_name} cannot be imported: {described(error)}") from error
     try:
         return reduce(getattr, path.split("."), module)
     except AttributeError as error:
