@@ -82,7 +82,10 @@ def store_array(data: bytes, field: Field, *, by_path: bool) -> tuple[bytes, tup
         numbers = _from_json(data)
         values = _values(numbers, data)
         if (rounded := _first_rounded(numbers, values, wanted)) is not None:
-            raise Refused(_rounding(field, rounded))
+            raise Refused(
+                f"it holds the whole number {rounded}, which {wanted.name} would round: write {rounded}.0 if it may be "
+                "rounded, or pack into another folder with a type that holds it"
+            )
         if values.shape == (0,) and field.shape[:1] == (None,):
             values = values.reshape(0, *(size or 0 for size in field.shape[1:]))
         culprit = _first_misfit(values, wanted)
@@ -210,22 +213,10 @@ def _misfit(field: Field, found: np.dtype[Any], shape: tuple[int, ...], culprit:
     message = f"it is {in_words(found, shape)}{number}, and the field {in_words(np.dtype(field.dtype), field.shape)}"
     if len(shape) != len(field.shape) or not fits_shape(shape[1:], field.shape[1:]):
         return f"{message}: only the first size may differ from row to row"
-    options = []
-    if not fits(found, np.dtype(field.dtype)):
-        options.append(f"--dtype {field.name}={found.name}")
+    options = [f"--dtype {field.name}={found.name}"] if not fits(found, np.dtype(field.dtype)) else []
     if not fits_shape(shape, field.shape):
         options.append(f"--shape {field.name}={','.join(['N', *map(str, shape[1:])])}")
     return f"{message}. If all are to be so, pack into another folder with {' '.join(options)}"
-
-
-def _rounding(field: Field, number: int) -> str:
-    """Says that a whole number does not fit a type, and what to write or to type."""
-    advice = f"write {number}.0 if it may be rounded"
-    if is_exact(number, "<f8"):
-        advice += f", or pack into another folder with --dtype {field.name}=float64"
-    else:
-        advice += ", or give whole numbers a column of their own"
-    return f"it holds the whole number {number}, which {np.dtype(field.dtype).name} would round: {advice}"
 
 
 def _start(data: bytes) -> str:
