@@ -10,6 +10,7 @@ import multiprocessing
 import signal
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -76,7 +77,7 @@ def run_tasks(
         return
     pool = [_Worker(function) for _ in range(workers)]
     try:
-        yield from _Dispatcher(pool, iter(tasks), on_progress)
+        yield from _dispatch(pool, iter(tasks), on_progress)
     finally:
         with postponed_ctrl_c():
             for worker in pool:
@@ -172,14 +173,26 @@ class _Worker:
         theirs.close()
         self._lifeline.child.close()
 
-    def give(self, task: Any, attempt: int) -> None:
-        """Sends a task to the process."""
-        self.task, self.attempt = task, attempt
-        try:
-            self.pipe.send(task)
-        except BrokenPipeError:
-            # The process died while it was idle. The dispatcher sees that on the pipe and retries the task.
-            return
+    def give_next(self, tasks: Iterator[Any]) -> None:
+        """Sends the next task to the process, if there is one."""
+        self.attempt = 0
+        for self.task in tasks:
+            self._try()
+            break
+
+    def retry(self, raised: Raised) -> None:
+        """Sends a task that has failed once more, unless that was often enough."""
+        if not raised.retry:
+            raise raised.error
+        if self.attempt >= ATTEMPTS:
+            raise failure(self.task, raised.error)
+        self._try()
+
+    def _try(self) -> None:
+        self.attempt += 1
+        # A process that died while it was idle leaves a broken pipe. The dispatcher sees that, and retries the task.
+        with suppress(BrokenPipeError):
+            self.pipe.send(self.task)
 
     def replace(self) -> str:
         """Starts a new process in place of one that died. Returns how the old one ended."""
@@ -197,44 +210,24 @@ class _Worker:
         self.pipe.close()
 
 
-class _Dispatcher:
-    """Gives tasks to free workers, and retries those that failed."""
-
-    def __init__(self, pool: list[_Worker], tasks: Iterator[Any], on_progress: Callable[[Any], None]) -> None:
-        self._pool = pool
-        self._tasks = tasks
-        self._on_progress = on_progress
-
-    def __iter__(self) -> Iterator[Any]:
-        for worker in self._pool:
-            self._give_next(worker)
-        while busy := {worker.pipe: worker for worker in self._pool if worker.attempt}:
-            for pipe in wait(list(busy)):
-                worker = busy[pipe]  # type: ignore[index]
-                try:
-                    message = worker.pipe.recv()
-                except (EOFError, ConnectionResetError):
-                    message = Raised(ShardFailed(worker.replace()), retry=True)
-                if isinstance(message, Done):
-                    self._give_next(worker)
-                    yield message.value
-                elif isinstance(message, Raised):
-                    self._retry(worker, message)
-                else:
-                    self._on_progress(message)
-
-    def _give_next(self, worker: _Worker) -> None:
-        worker.attempt = 0
-        for task in self._tasks:
-            worker.give(task, 1)
-            break
-
-    def _retry(self, worker: _Worker, raised: Raised) -> None:
-        if not raised.retry:
-            raise raised.error
-        if worker.attempt >= ATTEMPTS:
-            raise failure(worker.task, raised.error)
-        worker.give(worker.task, worker.attempt + 1)
+def _dispatch(pool: list[_Worker], tasks: Iterator[Any], on_progress: Callable[[Any], None]) -> Iterator[Any]:
+    """Gives tasks to free workers, and retries those that failed. Yields the results."""
+    for worker in pool:
+        worker.give_next(tasks)
+    while busy := {worker.pipe: worker for worker in pool if worker.attempt}:
+        for pipe in wait(list(busy)):
+            worker = busy[pipe]  # type: ignore[index]
+            try:
+                message = worker.pipe.recv()
+            except (EOFError, ConnectionResetError):
+                message = Raised(ShardFailed(worker.replace()), retry=True)
+            if isinstance(message, Done):
+                worker.give_next(tasks)
+                yield message.value
+            elif isinstance(message, Raised):
+                worker.retry(message)
+            else:
+                on_progress(message)
 
 
 def _serve(function: Callable[..., Any], pipe: Connection, lifeline: Connection) -> None:

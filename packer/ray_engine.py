@@ -28,7 +28,7 @@ from packtrain._core.errors import MissingDependency, ShardFailed, UsageError
 from packtrain._core.installing import extra_command
 from packtrain._core.interrupts import postponed_ctrl_c
 
-from .engine import ATTEMPTS, Done, Raised, Report, Result, Task, failure
+from .engine import ATTEMPTS, Done, Report, Result, Task, failure
 
 _LOST_NODES: Final = 10
 """How often a task may lose its node. On machines that the cloud takes back, that says nothing about the task."""
@@ -306,13 +306,10 @@ class _Run:
         yield from reports
         if isinstance(end, Done):
             yield end
+        elif end.retry:
+            self._try_again(trial, ShardFailed(f"{end.error} ({trial.place.strip()})"))
         else:
-            self._failed(trial, end)
-
-    def _failed(self, trial: _Trial, raised: Raised) -> None:
-        if not raised.retry:
-            raise raised.error
-        self._try_again(trial, ShardFailed(f"{raised.error} ({trial.place.strip()})"))
+            raise end.error
 
     def _lost(self, trial: _Trial, error: BaseException) -> None:
         """Decides about a task of which Ray says that it came to no end."""
