@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -106,8 +106,7 @@ def rewrite(
     folder = place.folder
     require_no_links(folder)
     place.bring_indexes(newest)
-    lease = None if dry_run else VersionLease(folder, newest.number)
-    try:
+    with nullcontext() if dry_run else closing(VersionLease(folder, newest.number)) as lease:
         joined = [_Joined.of(place, newest, run, lease) for run in runs]
         if dry_run:
             size = sum(segment_bytes(folder, each) * each.rows // max(1, each.records) for run in runs for each in run)
@@ -123,9 +122,6 @@ def rewrite(
                 with place.shards(run):
                     made.append((run, each.packed(output, name, workers, on_progress)))
             version = place.publish(partial(_with_others, place, made, change))
-    finally:
-        if lease is not None:
-            lease.close()
     return ChangeReport(place.address, version.number, version.records, joined=sum(map(len, runs)))
 
 

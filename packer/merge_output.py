@@ -24,7 +24,6 @@ from packtrain._core.files import (
 )
 from packtrain._core.manifest import FileInfo
 from packtrain._core.opening import read_regular
-from packtrain._core.versions import require_no_links
 from packtrain._storage.location import Location
 from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.remote.objects import Objects
@@ -52,7 +51,6 @@ class MergeOutput:
             OutputConflict: There is a link to a folder, which may lead anywhere.
             PackError: The folder cannot be read.
         """
-        require_no_links(self._folder)
         with file_errors(self._folder, verb="look into"):
             require_no_linked_folder(self._folder)
             found = (Path(place, name) for place, _, names in os.walk(self._folder) for name in names)

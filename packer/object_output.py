@@ -23,7 +23,7 @@ from typing_extensions import override
 from packtrain._core.arguments import path_of
 from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import Denied, NotThere, OutputConflict, RemoteError, UsageError
-from packtrain._core.files import file_errors, make_folder, temporary_path
+from packtrain._core.files import file_errors, make_folder, write_file
 from packtrain._core.locks import Lock
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, ShardInfo
 from packtrain._storage.remote.client import ObjectStore
@@ -142,7 +142,7 @@ class ObjectOutput(Output):
             if self._objects.read(address, _MOST_BYTES) != data:
                 self._objects.remove(address)
         for file in files:
-            self._upload(file.name, file.crc32c)
+            upload_compared(self._objects, self._url / file.name, self.folder / file.name, file.crc32c)
             self._there[file.name] = file.bytes
         self._objects.write(address, data)
         # Only now: a shard that has a note here is not packed again.
@@ -165,7 +165,7 @@ class ObjectOutput(Output):
     @override
     def unpublish(self) -> None:
         for path in sorted((self.folder / PARTS).glob("*.npz")):
-            self._upload(f"{PARTS}/{path.name}")
+            self._objects.upload(self._url / PARTS / path.name, path)
         self._objects.remove(self._url / MANIFEST)
         (self.folder / MANIFEST).unlink()
         del self._there[MANIFEST]
@@ -183,7 +183,7 @@ class ObjectOutput(Output):
     def finish(self) -> None:
         if MANIFEST not in self._there:
             upload_index(self._objects, self.folder, self._url)
-            self._upload(MANIFEST)
+            self._objects.upload(self._url / MANIFEST, self.folder / MANIFEST)
         # Who may write and not remove leaves the notes there: the dataset is finished all the same.
         with suppress(Denied), ThreadPoolExecutor(_THREADS) as pool:
             notes = [self._url / PARTS / found.name for found in self._objects.list(self._url / PARTS)]
@@ -202,31 +202,25 @@ class ObjectOutput(Output):
     def _fetch(self, name: str) -> bool:
         path = self.folder / name
         make_folder(path.parent)
-        temporary = temporary_path(path)
         try:
             if self._there.get(name, 0) > _SMALL_BYTES:
-                download(self._objects, self._url / name, temporary)
+                download(self._objects, self._url / name, path)
             else:
-                temporary.write_bytes(self._objects.read(self._url / name, _MOST_BYTES))
+                # A spool does not outlive a crash of the machine.
+                write_file(path, [self._objects.read(self._url / name, _MOST_BYTES)], durable=False)
         except NotThere:
-            temporary.unlink(missing_ok=True)
             return name.startswith(f"{PARTS}/") and not name.endswith(".npz")
-        # A spool does not outlive a crash of the machine, so nothing need be durable.
-        temporary.rename(path)
         return True
 
-    def _upload(self, name: str, checksum: int | None = None) -> None:
-        upload_compared(self._objects, self._url / name, self.folder / name, checksum)
 
-
-def upload_compared(objects: Objects, url: Url, path: Path, checksum: int | None) -> None:
-    """Uploads a file, and compares what then lies there with its crc32c, if that is known.
+def upload_compared(objects: Objects, url: Url, path: Path, checksum: int) -> None:
+    """Uploads a file, and compares what then lies there with its crc32c.
 
     Raises:
         RemoteError: It holds something else, or the store does not answer as it should.
     """
     objects.upload(url, path)
-    if checksum is not None and (found := objects.checksum(url)) != checksum:
+    if (found := objects.checksum(url)) != checksum:
         objects.remove(url)
         raise RemoteError(
             f"{url} does not hold what was uploaded (crc32c {found:08x}, not {checksum:08x}): run the same command "

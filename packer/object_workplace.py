@@ -95,7 +95,10 @@ class ObjectWorkplace(Workplace):
         if has_versions(self.folder):
             self._take_newest()
         if not dry_run:
-            self._require_exclusive()
+            # A document that never changes, so that nothing is lost if it is written again.
+            url = self._url / (version_name(1) if has_versions(self.folder) else PLAN)
+            advice = "Nothing was changed. Stage the dataset, change the copy, and upload that"
+            require_exclusive(self._objects, url, self._url, advice)
             if not has_versions(self.folder):
                 return self._begun()
         return super().begin(dry_run=dry_run)
@@ -196,26 +199,25 @@ class ObjectWorkplace(Workplace):
     @override
     @contextmanager
     def file(self, name: str) -> Iterator[Path]:
-        path = self.folder / name
-        if path.exists():
-            yield path
-            return
-        try:
-            self.bring([name])
-            yield path
-        finally:
-            path.unlink(missing_ok=True)
+        with self._brought([name]):
+            yield self.folder / name
 
     @override
     @contextmanager
     def shards(self, segments: Sequence[Segment]) -> Iterator[None]:
         parts = [part for segment in segments for part in self._parts(segment)]
-        names = [f"{place}{shard.name}" for place, manifest in parts for shard in manifest.shards]
+        with self._brought([f"{place}{shard.name}" for place, manifest in parts for shard in manifest.shards]):
+            yield
+
+    @contextmanager
+    def _brought(self, names: Sequence[str]) -> Iterator[None]:
+        """Has files in `folder` as long as the block takes; those that are there already stay."""
+        wanted = [name for name in names if not (self.folder / name).exists()]
         try:
-            self.bring(names)
+            self.bring(wanted)
             yield
         finally:
-            for name in names:
+            for name in wanted:
                 (self.folder / name).unlink(missing_ok=True)
 
     @override
@@ -287,17 +289,6 @@ class ObjectWorkplace(Workplace):
         data = self._objects.read(self._url / name, most)
         make_folder((self.folder / name).parent)
         write_file(self.folder / name, [data], durable=False)
-
-    def _require_exclusive(self) -> None:
-        """Makes sure that the store leaves an object alone that is there if it is asked to.
-
-        Raises:
-            RemoteError: It does not.
-        """
-        # One that never changes, so that nothing is lost if it is written again.
-        url = self._url / (version_name(1) if has_versions(self.folder) else PLAN)
-        advice = "Nothing was changed. Stage the dataset, change the copy, and upload that"
-        require_exclusive(self._objects, url, self._url, advice)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import Final
 
 from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import OutputConflict, PackError, UsageError
-from packtrain._core.files import fsync_folder, is_temporary, make_folder, temporary_path, write_file
+from packtrain._core.files import fsync_folder, is_temporary, make_folder, write_file
 from packtrain._core.manifest import MANIFEST, PLAN, ShardInfo
 from packtrain._core.opening import read_regular
 from packtrain._storage.remote.urls import Url
@@ -106,14 +106,7 @@ class Output:
             if data is None:
                 path.unlink()
             else:
-                # It need not outlive a crash of the machine.
-                temporary = temporary_path(path)
-                try:
-                    temporary.write_bytes(data)
-                    temporary.rename(path)
-                except OSError:
-                    temporary.unlink(missing_ok=True)
-                    raise
+                write_file(path, [data], durable=False)
 
     def finish(self) -> None:
         """Takes index, rejects and, last, the manifest, unless they are there; then removes notes and markers."""

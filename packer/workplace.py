@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Final
 
@@ -175,7 +174,7 @@ class Workplace:
 
 def part_name(plan: Plan) -> str:
     """The name of a segment or a layer that is packed by this plan: whoever packs it again finds it."""
-    return hashlib.sha256(plan.dump()).hexdigest()[:NAME_DIGITS]
+    return plan.sha256[:NAME_DIGITS]
 
 
 def segment_place(name: str) -> str:
@@ -195,12 +194,8 @@ def writing(folder: Path) -> Iterator[None]:
             raise OutputConflict(
                 f"{path} is a link, which leads out of the dataset: remove it and run the command again"
             )
-    lock = _lock_folder(folder)
-    try:
+    with _lock_folder(folder) or nullcontext():
         yield
-    finally:
-        if lock is not None:
-            lock.close()
 
 
 def _lock_folder(folder: Path) -> Lock | None:
