@@ -356,7 +356,7 @@ class TestParts:
             f"{out}: 2 of 6 shards are done (33 % of the lines)",
             "missing: 4",
             *(f"  train-{number:06d}.tar" for number in (0, 2, 3, 5)),
-            "to do what is failed or missing: run the same command again; in Slurm, --array=1,3,4,6 with --part auto/6",
+            "to do what is failed or missing: run the same command again; in Slurm, --array=1,3-4,6 with --part auto/6",
         ]
         outcome = run("merge", out)
         assert (outcome.code, outcome.out) == (1, "")
@@ -376,7 +376,7 @@ class TestParts:
         assert (report["part"], report["packed"], report["missing"], report["records"]) == ("1/2", 3, 3, 6)
         status = run("status", tmp_path / "out", "--json").json
         assert status["missing"] == [f"train-{number:06d}.tar" for number in (1, 3, 5)]
-        assert (status["done"], status["array"], status["part"]) == (3, "2-6:2", "auto/6")
+        assert (status["done"], status["array"], status["part"]) == (3, "2,4,6", "auto/6")
         run("pack", images, tmp_path / "out", *options, "--part", "2/2")
         assert run("merge", tmp_path / "out", "--json").json["records"] == 12
         error = run("merge", tmp_path / "nothing", "--json").json
