@@ -63,17 +63,11 @@ class Features:
         }
         return cls(tuple(images), classes, dtypes)
 
-    def image(self) -> str | None:
-        """The column that is the image of a sample: the only one, or the one with the usual name."""
-        return _only(self.images, _IMAGES)
-
-    def label(self) -> str | None:
-        """The column that is the label of a sample."""
-        return _only(tuple(self.classes), _LABELS) or next((name for name in _LABELS if name in self.dtypes), None)
-
     def columns(self, missing: Collection[str]) -> Columns:
         """All columns that can be stored, each by its type; fields of those in `missing` are optional."""
-        image, label = self.image(), self.label()
+        # The only one, or the one with the usual name.
+        image = _only(self.images, _IMAGES)
+        label = _only(tuple(self.classes), _LABELS) or next((name for name in _LABELS if name in self.dtypes), None)
         kinds = {name: self._kind(name) for name in self.dtypes if name not in (image, label)}
         fields = [
             FieldColumn(_field(name, kind), kind, name, by_path=kind == "image", optional=name in missing)

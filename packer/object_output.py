@@ -27,7 +27,7 @@ from packtrain._core.files import file_errors, make_folder, write_file
 from packtrain._core.locks import Lock
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, ShardInfo
 from packtrain._storage.remote.client import ObjectStore
-from packtrain._storage.remote.download import download
+from packtrain._storage.remote.download import download, in_threads
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url
 
@@ -106,7 +106,7 @@ class ObjectOutput(Output):
             )
         wanted = [name for name in self._there if _is_in(name, PARTS) and not (self.folder / name).exists()]
         wanted += [PLAN] if PLAN in self._there else []
-        if not all(self._fetch_all(wanted)):
+        if not all(in_threads(self._fetch, wanted, self._objects, _THREADS)):
             return False
         # Last: what it names must be there.
         return MANIFEST not in self._there or self._fetch(MANIFEST)
@@ -114,7 +114,7 @@ class ObjectOutput(Output):
     @override
     def bring_index(self) -> None:
         wanted = [name for name in self._there if name == REJECTS or _is_in(name, INDEX)]
-        if not all(self._fetch_all(wanted)):
+        if not all(in_threads(self._fetch, wanted, self._objects, _THREADS)):
             raise self._changing()
 
     @override
@@ -194,12 +194,8 @@ class ObjectOutput(Output):
         """Ends the process that fetches and writes."""
         self._objects.close()
 
-    def _fetch_all(self, names: Sequence[str]) -> list[bool]:
-        """Fetches files, many at a time. Says of each if it was there; of markers, always."""
-        with ThreadPoolExecutor(_THREADS) as pool:
-            return list(pool.map(self._fetch, names))
-
     def _fetch(self, name: str) -> bool:
+        """Fetches a file. Says if it was there; of markers, always."""
         path = self.folder / name
         make_folder(path.parent)
         try:

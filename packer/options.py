@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from packtrain._core.arguments import checks_names, choice, flag, instance, path_of, unexpected, whole
 from packtrain._core.errors import UsageError
@@ -207,24 +207,23 @@ class PackOptions:
             )
 
     def _take_texts(self) -> None:
-        taken: dict[str, Any] = {}
+        # The only way to set a field of a frozen dataclass.
+        set_to = object.__setattr__
         if isinstance(self.store, str):
-            taken["store"] = StoreOptions(self.store)
+            set_to(self, "store", StoreOptions(self.store))
         if isinstance(self.labels, str) and self.labels == "class":
-            taken |= {"labels": LabelSpec(), "label_names": True}
+            set_to(self, "labels", LabelSpec())
+            set_to(self, "label_names", True)
         elif isinstance(self.labels, str):
             try:
-                taken["labels"] = LabelSpec.parse(self.labels)
+                set_to(self, "labels", LabelSpec.parse(self.labels))
             except UsageError:
                 choice("labels", self.labels, _LABELS)
                 raise unexpected("labels", self.labels, "a number for K, such as int*4") from None
         if self.classes is not None:
-            taken["classes"] = _names_or_file(self.classes)
+            set_to(self, "classes", _names_or_file(self.classes))
         if self.root is not None:
-            taken["root"] = place_of("root", self.root)
-        for name, value in taken.items():
-            # The only way to set a field of a frozen dataclass.
-            object.__setattr__(self, name, value)
+            set_to(self, "root", place_of("root", self.root))
 
 
 def _require_used(store: StoreOptions) -> None:

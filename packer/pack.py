@@ -315,7 +315,7 @@ def _seen_from_elsewhere(out: Path | Url, source: Any, options: PackOptions) -> 
 
 
 def _prepare(images: Listing, output: Output, options: PackOptions, guard: RejectGuard) -> Plan:
-    """Bring the output up to date, and return the plan that all runs follow."""
+    """Brings the output up to date. Returns its plan, which must be the one asked for; makes one if there is none."""
     output.prepare()
     if (output.folder / MANIFEST).exists():
         guard.accept(Manifest.load(output.folder).rejects)
@@ -323,7 +323,17 @@ def _prepare(images: Listing, output: Output, options: PackOptions, guard: Rejec
         guard.count(-1, images.rejects)
     except TooManyRejects as error:
         raise (TooManyRejects(f"{error}. {images.advice}") if images.advice else error) from None
-    return _agree_on_plan(output, images, options)
+    folder = output.folder
+    # What is asked for is found out once: a file of names may be a pipe.
+    if (folder / PLAN).exists():
+        there = Plan.load(folder)
+        asked = outline_plan(images, options, there)
+    else:
+        asked = plan_shards(outline_plan(images, options), images)
+        output.offer_plan(asked.dump())
+        there = Plan.load(folder)
+    there.require_same(asked, output.address)
+    return there
 
 
 def _pack_all(run: Run) -> PackReport:
@@ -378,18 +388,3 @@ def _pack_part(run: Run, part: str) -> PackReport:
         part=part,
         missing=len(without_note(folder, plan)),
     )
-
-
-def _agree_on_plan(output: Output, images: Listing, options: PackOptions) -> Plan:
-    """Returns the plan that is there, which must be the one asked for. Makes and writes it if there is none."""
-    folder = output.folder
-    # What is asked for is found out once: a file of names may be a pipe.
-    if (folder / PLAN).exists():
-        there = Plan.load(folder)
-        asked = outline_plan(images, options, there)
-    else:
-        asked = plan_shards(outline_plan(images, options), images)
-        output.offer_plan(asked.dump())
-        there = Plan.load(folder)
-    there.require_same(asked, output.address)
-    return there

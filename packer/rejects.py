@@ -36,6 +36,9 @@ class RejectGuard:
         lines: Number of lines in the list, for messages.
         images: The list, if it is at hand.
         advice: What to do if there are too many.
+
+    Attributes:
+        total: Number of lines refused so far.
     """
 
     def __init__(self, limit: int, lines: int, images: Listing | None = None, *, advice: str = _MEND) -> None:
@@ -44,12 +47,7 @@ class RejectGuard:
         self._images = images
         self._advice = advice
         self._by_shard: dict[int, Sequence[Reject]] = {}
-        self._total = 0
-
-    @property
-    def total(self) -> int:
-        """Number of lines refused so far."""
-        return self._total
+        self.total = 0
 
     def accept(self, rejects: int) -> None:
         """Raises the limit to at least `rejects`.
@@ -64,7 +62,7 @@ class RejectGuard:
         Raises:
             TooManyRejects: The limit is exceeded.
         """
-        self._total += len(rejects) - len(self._by_shard.get(shard, ()))
+        self.total += len(rejects) - len(self._by_shard.get(shard, ()))
         self._by_shard[shard] = rejects
         if self.total <= self._limit:
             return
