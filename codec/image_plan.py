@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from .effects.channels import Channels
+from .effects.colour import Channels
 from .geometry import Box, Crop, Flip, Operation, Scale, needed
 
 MIRROR: Final = Flip(horizontal=True)

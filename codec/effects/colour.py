@@ -1,4 +1,4 @@
-"""Brightness, contrast, saturation, hue and grey: what `PIL.ImageEnhance` and torchvision do to colours."""
+"""Brightness, contrast, saturation, hue, grey and channels: what `PIL.ImageEnhance` and torchvision do to colours."""
 
 from __future__ import annotations
 
@@ -21,17 +21,13 @@ _GREYS: Final = (0, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Enhancement(PixelOperation):
+class Enhancement(PixelOperation):
+    """Blends the image with another one; at `factor` 1 it stays as it is."""
+
     factor: float
     enhancer: ClassVar[str]
     """What `PIL.ImageEnhance` calls it."""
-
-    @classmethod
-    @override
-    def examples(cls) -> Sequence[PixelOperation]:
-        # Styles of grey values differ so rarely that blends and means may be the same. The factor 1.1 is one of the few
-        # that show whether Pillow rounds product and sum each by itself: some compilers make one operation of them.
-        return [cls(0.3), cls(1.7), Saturation(1.1), Grey()]
+    tried = ((0.3,), (1.7,))
 
     @override
     def through_pillow(self, image: Image) -> Image:
@@ -41,37 +37,41 @@ class _Enhancement(PixelOperation):
         return enhanced
 
 
-class Brightness(_Enhancement):
-    """Blends the image with black; at `factor` 1 it stays as it is."""
+class Brightness(Enhancement):
+    """Blends the image with black."""
 
     enhancer = "Brightness"
-
-    @classmethod
-    @override
-    def examples(cls) -> Sequence[PixelOperation]:
-        return [cls(0.3), cls(1.7)]
 
     @override
     def change(self, native: Extension, pixels: Pixels, style: int) -> None:
         native.brighten(pixels, self.factor)
 
 
-class Contrast(_Enhancement):
-    """Blends the image with the mean of its grey values; at `factor` 1 it stays as it is."""
+class _GreyEnhancement(Enhancement):
+    styles = _GREYS
+
+    @classmethod
+    @override
+    def examples(cls) -> Sequence[PixelOperation]:
+        # Styles of grey values differ so rarely that blends and means may be the same. The factor 1.1 is one of the few
+        # that show whether Pillow rounds product and sum each by itself: some compilers make one operation of them.
+        return [cls(0.3), cls(1.7), Saturation(1.1), Grey()]
+
+
+class Contrast(_GreyEnhancement):
+    """Blends the image with the mean of its grey values."""
 
     enhancer = "Contrast"
-    styles = _GREYS
 
     @override
     def change(self, native: Extension, pixels: Pixels, style: int) -> None:
         native.contrast(pixels, self.factor, style)
 
 
-class Saturation(_Enhancement):
-    """Blends the image with its grey version; at `factor` 1 it stays as it is."""
+class Saturation(_GreyEnhancement):
+    """Blends the image with its grey version."""
 
     enhancer = "Color"
-    styles = _GREYS
 
     @override
     def change(self, native: Extension, pixels: Pixels, style: int) -> None:
@@ -83,11 +83,7 @@ class Hue(PixelOperation):
     """Turns the hues by `shift` of a whole turn, from -0.5 to 0.5, in Pillow's HSV with 8 bits."""
 
     shift: float
-
-    @classmethod
-    @override
-    def examples(cls) -> Sequence[PixelOperation]:
-        return [cls(-0.4), cls(0.0), cls(0.1)]
+    tried = ((-0.4,), (0.0,), (0.1,))
 
     @override
     def change(self, native: Extension, pixels: Pixels, style: int) -> None:
@@ -108,7 +104,7 @@ class Hue(PixelOperation):
 class Grey(PixelOperation):
     """Makes the image grey; the number of its channels stays."""
 
-    styles: ClassVar[tuple[int, ...]] = _GREYS
+    styles = _GREYS
 
     @override
     def change(self, native: Extension, pixels: Pixels, style: int) -> None:
@@ -117,3 +113,25 @@ class Grey(PixelOperation):
     @override
     def through_pillow(self, image: Image) -> Image:
         return image.convert("L").convert(image.mode)
+
+
+@dataclass(frozen=True, slots=True)
+class Channels(PixelOperation):
+    """Keeps the first channel, or repeats a single one, so that there are `count`: 1 or 3."""
+
+    count: int
+    styles = ()
+    tried = ((1,), (3,))
+
+    @override
+    def on_pixels(self, pixels: Pixels) -> Pixels:
+        # numpy does it as fast as anybody.
+        if pixels.shape[2] == self.count:
+            return pixels
+        return np.ascontiguousarray(pixels[:, :, :1]) if self.count == 1 else np.repeat(pixels, self.count, axis=2)
+
+    @override
+    def through_pillow(self, image: Image) -> Image:
+        if self.count == 1:
+            return image.getchannel(0)
+        return image.convert("RGB")

@@ -2,43 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
 from ..native import Extension
+from .colour import Enhancement
 from .operation import PixelOperation, Pixels, image_of, pixels_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-@dataclass(frozen=True, slots=True)
-class Sharpness(PixelOperation):
-    """Blends the image with a smoothed one; at `factor` 1 it stays as it is."""
+class Sharpness(Enhancement):
+    """Blends the image with a smoothed one."""
 
-    factor: float
-
-    @classmethod
-    @override
-    def examples(cls) -> Sequence[Self]:
-        return [cls(0.0), cls(0.3), cls(1.7)]
+    enhancer = "Sharpness"
+    tried = ((0.0,), (0.3,), (1.7,))
 
     @override
     def change(self, native: Extension, pixels: Pixels, style: int) -> Pixels:
         out = np.empty_like(pixels)
         native.sharpness(pixels, self.factor, out)
         return out
-
-    @override
-    def through_pillow(self, image: Image) -> Image:
-        from PIL import ImageEnhance
-
-        return ImageEnhance.Sharpness(image).enhance(self.factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +42,7 @@ class GaussianBlur(PixelOperation):
     """Width and height in pixels, odd."""
     sigma: tuple[float, float]
     """Horizontal and vertical standard deviation, in pixels."""
-
-    @classmethod
-    @override
-    def examples(cls) -> Sequence[Self]:
-        return [cls((5, 3), (1.1, 0.4))]
+    tried = (((5, 3), (1.1, 0.4)),)
 
     @override
     def change(self, native: Extension, pixels: Pixels, style: int) -> Pixels:
@@ -100,11 +85,7 @@ class PillowBlur(PixelOperation):
     """
 
     radius: float
-
-    @classmethod
-    @override
-    def examples(cls) -> Sequence[Self]:
-        return [cls(0.4), cls(1.7), cls(11.0)]
+    tried = ((0.4,), (1.7,), (11.0,))
 
     @override
     def change(self, native: Extension, pixels: Pixels, style: int) -> Pixels:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from itertools import product
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -60,11 +60,9 @@ class Mix(_Mixture):
     weights: tuple[float, ...]
     share: float
 
-    @classmethod
-    @override
-    def examples(cls) -> Sequence[Self]:
-        chains: tuple[Chain, ...] = ((Invert(),), (), (Brightness(0.4), Invert()))
-        return [cls(chains, weights, share) for weights in ((0.2, 0.5, 0.3), (0.7, 0.1, 0.25)) for share in (0.37, 0.9)]
+    tried = tuple(
+        product((((Invert(),), (), (Brightness(0.4), Invert())),), ((0.2, 0.5, 0.3), (0.7, 0.1, 0.25)), (0.37, 0.9))
+    )
 
     @override
     def change(self, native: Extension, pixels: Pixels, style: int) -> None:
@@ -96,10 +94,7 @@ class Overlay(_Mixture):
     chains: tuple[Chain, ...]
     shares: tuple[float, ...]
 
-    @classmethod
-    @override
-    def examples(cls) -> Sequence[Self]:
-        return [cls(((Invert(),), (), (Brightness(0.4),)), (0.2, 0.1, 0.4))]
+    tried = ((((Invert(),), (), (Brightness(0.4),)), (0.2, 0.1, 0.4)),)
 
     @override
     def change(self, native: Extension, pixels: Pixels, style: int) -> Pixels:

@@ -38,11 +38,13 @@ class PixelOperation(ABC):
     """The variants of `change`, pillow-simd's before Pillow's; none if Pillow has to do it."""
     moves: ClassVar[bool] = False
     """True if pixels end up in other places, so that a mask has to follow."""
+    tried: ClassVar[Sequence[tuple[Any, ...]]] = ((),)
+    """Parameters of operations that show whether a style agrees with Pillow."""
 
     @classmethod
     def examples(cls) -> Sequence[PixelOperation]:
         """Return operations, mostly of this kind, that show whether a style agrees with Pillow."""
-        return [cls()]
+        return [cls(*parameters) for parameters in cls.tried]
 
     def change(self, native: Extension, pixels: Pixels, style: int) -> Pixels | None:
         """Run the operation with the extension, in one of the `styles`.

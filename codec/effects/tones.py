@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,20 @@ if TYPE_CHECKING:
 _VALUES: Final = np.arange(256)
 
 
-class _Map(PixelOperation):
+@dataclass(frozen=True, slots=True)
+class _Tone(PixelOperation):
+    function: ClassVar[str]
+    """The name in `PIL.ImageOps`."""
+
+    @override
+    def through_pillow(self, image: Image) -> Image:
+        from PIL import ImageOps
+
+        made: Image = getattr(ImageOps, self.function)(image, *astuple(self))
+        return made
+
+
+class _Map(_Tone):
     """Maps values in the same way whatever the image."""
 
     @abstractmethod
@@ -37,11 +49,7 @@ class Posterize(_Map):
     """Keeps the highest `bits` bits of each value, from 0 to 8."""
 
     bits: int
-
-    @classmethod
-    @override
-    def examples(cls) -> Sequence[PixelOperation]:
-        return [cls(3)]
+    tried = ((3,),)
 
     @override
     def table(self) -> npt.NDArray[Any]:
@@ -60,21 +68,12 @@ class Solarize(_Map):
     """Inverts all values from `threshold` on."""
 
     threshold: float
-
-    @classmethod
-    @override
-    def examples(cls) -> Sequence[PixelOperation]:
-        return [cls(99.5)]
+    function = "solarize"
+    tried = ((99.5,),)
 
     @override
     def table(self) -> npt.NDArray[Any]:
         return np.where(self.threshold > _VALUES, _VALUES, 255 - _VALUES)
-
-    @override
-    def through_pillow(self, image: Image) -> Image:
-        from PIL import ImageOps
-
-        return ImageOps.solarize(image, self.threshold)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +82,7 @@ class SolarizeAdd(_Map):
 
     amount: int
     threshold: int = 128
-
-    @classmethod
-    @override
-    def examples(cls) -> Sequence[PixelOperation]:
-        return [cls(77)]
+    tried = ((77,),)
 
     @override
     def table(self) -> npt.NDArray[Any]:
@@ -95,50 +90,34 @@ class SolarizeAdd(_Map):
 
     @override
     def through_pillow(self, image: Image) -> Image:
-        table = [min(255, value + self.amount) if value < self.threshold else value for value in range(256)]
-        return image.point(table * len(image.getbands()))
+        return image.point(self.table().tolist() * len(image.getbands()))
 
 
-@dataclass(frozen=True, slots=True)
 class Invert(_Map):
     """Replaces each value by 255 minus it."""
+
+    function = "invert"
 
     @override
     def table(self) -> npt.NDArray[Any]:
         return _VALUES[::-1]
 
-    @override
-    def through_pillow(self, image: Image) -> Image:
-        from PIL import ImageOps
 
-        return ImageOps.invert(image)
-
-
-@dataclass(frozen=True, slots=True)
-class AutoContrast(PixelOperation):
+class AutoContrast(_Tone):
     """Stretches the values of each channel so that they reach from 0 to 255."""
+
+    function = "autocontrast"
 
     @override
     def change(self, native: Extension, pixels: Pixels, style: int) -> None:
         native.stretch_values(pixels)
 
-    @override
-    def through_pillow(self, image: Image) -> Image:
-        from PIL import ImageOps
 
-        return ImageOps.autocontrast(image)
-
-
-@dataclass(frozen=True, slots=True)
-class Equalize(PixelOperation):
+class Equalize(_Tone):
     """Equalises the histogram of each channel."""
+
+    function = "equalize"
 
     @override
     def change(self, native: Extension, pixels: Pixels, style: int) -> None:
         native.equalize_values(pixels)
-
-    @override
-    def through_pillow(self, image: Image) -> Image:
-        from PIL import ImageOps
-
-        return ImageOps.equalize(image)

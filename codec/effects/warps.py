@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self
+from itertools import product
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ Fill = tuple[int, ...]
 """A value for each channel, or a single one for all of them."""
 NEAREST, BILINEAR, BICUBIC = 0, 2, 3
 """Filters, as in `PIL.Image.Resampling`."""
+_RESAMPLES: Final = (NEAREST, BILINEAR, BICUBIC)
 _UNMOVED: Final = (1, 0, 0, 0, 1, 0)
 
 
@@ -101,12 +102,7 @@ class Affine(Warp):
     fill: Fill = (0,)
     method: ClassVar[str] = "AFFINE"
     """The name in `PIL.Image.Transform`."""
-
-    @classmethod
-    @override
-    def examples(cls) -> Sequence[Self]:
-        matrices = (0.9, 0.3, -4.5, -0.2, 1.1, 2.25), (1.2, 0.0, -7.3, 0.0, 0.8, 5.1)
-        return [cls(matrix, resample, (9,)) for matrix in matrices for resample in (NEAREST, BILINEAR, BICUBIC)]
+    tried = tuple(product(((0.9, 0.3, -4.5, -0.2, 1.1, 2.25), (1.2, 0.0, -7.3, 0.0, 0.8, 5.1)), _RESAMPLES, ((9,),)))
 
     @override
     def way(self, width: int, height: int) -> Way:
@@ -125,12 +121,7 @@ class Perspective(Affine):
     """
 
     method = "PERSPECTIVE"
-
-    @classmethod
-    @override
-    def examples(cls) -> Sequence[Self]:
-        coefficients = (0.9, 0.3, -4.5, -0.2, 1.1, 2.25, 0.002, -0.001)
-        return [cls(coefficients, resample, (9,)) for resample in (NEAREST, BILINEAR, BICUBIC)]
+    tried = tuple(product(((0.9, 0.3, -4.5, -0.2, 1.1, 2.25, 0.002, -0.001),), _RESAMPLES, ((9,),)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +141,12 @@ class Rotate(Warp):
     expand: bool = False
     center: tuple[float, float] | None = None
     fill: Fill = (0,)
-
-    @classmethod
-    @override
-    def examples(cls) -> Sequence[Self]:
-        turned = [cls(17.0, resample, fill=(9,)) for resample in (NEAREST, BILINEAR, BICUBIC)]
-        return [*turned, cls(90.0, BILINEAR, expand=True), cls(180.0, BILINEAR), cls(-33.0, expand=True)]
+    tried = (
+        *product((17.0,), _RESAMPLES, (False,), (None,), ((9,),)),
+        (90.0, BILINEAR, True),
+        (180.0, BILINEAR),
+        (-33.0, NEAREST, True),
+    )
 
     @override
     def way(self, width: int, height: int) -> Way:

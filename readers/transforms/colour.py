@@ -8,7 +8,6 @@ from typing import Final
 from typing_extensions import override
 
 from packtrain._codec.effects import colour, filters, tones
-from packtrain._codec.effects.channels import Channels
 from packtrain._codec.effects.operation import PixelOperation
 from packtrain._codec.geometry import Operation
 from packtrain._codec.image_plan import COLOURED
@@ -26,7 +25,7 @@ _SIGMAS: Final = (1e-9, 1e9)
 class ColourTransform(Transform):
     """A transform that leaves every pixel in its place."""
 
-    geometric: Final = False
+    geometric = False
 
 
 class ColorJitter(ColourTransform):
@@ -42,7 +41,7 @@ class ColorJitter(ColourTransform):
         UsageError: A parameter is out of its range.
     """
 
-    draws: Final = 8
+    draws = 8
 
     def __init__(
         self,
@@ -79,13 +78,13 @@ class Grayscale(ColourTransform):
         UsageError: `num_output_channels` is something else.
     """
 
-    draws: Final = 0
+    draws = 0
 
     def __init__(self, num_output_channels: int = 1) -> None:
         self.num_output_channels: Final = whole("num_output_channels", num_output_channels)
         if num_output_channels not in (1, 3):
             raise unexpected("num_output_channels", num_output_channels, "1 or 3")
-        self._operations: Final = (colour.Grey(), Channels(self.num_output_channels))
+        self._operations: Final = (colour.Grey(), colour.Channels(self.num_output_channels))
 
     @override
     def operations(self, width: int, height: int, random: Sequence[float] = ()) -> tuple[Operation, ...]:
@@ -95,7 +94,7 @@ class Grayscale(ColourTransform):
 class RGB(ColourTransform):
     """Makes a grey image one of three equal channels, and changes no other one."""
 
-    draws: Final = 0
+    draws = 0
 
     @override
     def operations(self, width: int, height: int, random: Sequence[float] = ()) -> tuple[Operation, ...]:
@@ -115,7 +114,7 @@ class GaussianBlur(ColourTransform):
         UsageError: A parameter is out of its range.
     """
 
-    draws: Final = 1
+    draws = 1
 
     def __init__(self, kernel_size: int | Sequence[int], sigma: float | Sequence[float] = (0.1, 2.0)) -> None:
         sides = arguments.integers("kernel_size", kernel_size, (1, 2), least=1)
@@ -142,7 +141,7 @@ class GaussianBlur(ColourTransform):
 class _Sometimes(ColourTransform):
     """Runs one effect with probability `p`."""
 
-    draws: Final = 1
+    draws = 1
 
     def __init__(self, p: float, effect: PixelOperation) -> None:
         self.p: Final = arguments.probability("p", p)
