@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from packtrain._codec.geometry import Operation, apply
 from packtrain._codec.pillow import is_picture
@@ -14,35 +14,19 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-class MakesOperations(Protocol):
-    """A transform, or several of them, for `transform_image`."""
-
-    @property
-    def draws(self) -> int:
-        """Number of random numbers that `operations` takes."""
-
-    def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
-        """The operations for an image of `width` x `height` pixels."""
-
-
 class Transform(ABC):
     """A transform of packtrain: operations that depend on the image's size and on `draws` random numbers.
 
     Called with a PIL image, it draws them from torch's default generator, which a ``DataLoader`` seeds in every worker.
     """
 
-    @property
-    @abstractmethod
-    def geometric(self) -> bool:
-        """True if the transform moves pixels: the image's size may change, and which part of the source is needed.
+    geometric: bool
+    """True if the transform moves pixels: the image's size may change, and which part of the source is needed.
 
-        False if it changes nothing but values.
-        """
-
-    @property
-    @abstractmethod
-    def draws(self) -> int:
-        """Number of random numbers that `operations` takes; the same for every image."""
+    False if it changes nothing but values.
+    """
+    draws: int
+    """Number of random numbers that `operations` takes; the same for every image."""
 
     @abstractmethod
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
@@ -64,7 +48,16 @@ class Transform(ABC):
             TypeError: `image` is not a PIL image.
             UsageError: The transform cannot be applied to an image of this size.
         """
-        return transform_image(self, image)
+        if not is_picture(image):
+            raise TypeError(f"expected a PIL image, got {type(image).__module__}.{type(image).__qualname__}")
+        random: list[float] = []
+        if self.draws:
+            # Imported only here: a loader passes the numbers in, and needs no torch for them.
+            import torch
+
+            random = torch.rand(self.draws, dtype=torch.float64).tolist()
+        width, height = image.size
+        return apply(image, self.operations(width, height, random))
 
     def __repr__(self) -> str:
         return shown(self)
@@ -85,22 +78,3 @@ def uniform(bounds: Sequence[float], number: float) -> float:
     """The number between two bounds that a random number in [0, 1) stands for: uniformly distributed, too."""
     low, high = bounds
     return low + (high - low) * number
-
-
-def transform_image(transform: MakesOperations, image: Any) -> Image:
-    """Transforms a PIL image with random numbers from torch's default generator.
-
-    Raises:
-        TypeError: `image` is not a PIL image.
-        UsageError: The transform cannot be applied to an image of this size.
-    """
-    if not is_picture(image):
-        raise TypeError(f"expected a PIL image, got {type(image).__module__}.{type(image).__qualname__}")
-    random: list[float] = []
-    if transform.draws:
-        # Imported only here: a loader passes the numbers in, and needs no torch for them.
-        import torch
-
-        random = torch.rand(transform.draws, dtype=torch.float64).tolist()
-    width, height = image.size
-    return apply(image, transform.operations(width, height, random))

@@ -22,16 +22,8 @@ class Chain(Transform):
 
     def __init__(self, transforms: Iterable[Transform]) -> None:
         self.transforms: Final = tuple(transforms)
-
-    @property
-    @override
-    def geometric(self) -> bool:
-        return any(transform.geometric for transform in self.transforms)
-
-    @property
-    @override
-    def draws(self) -> int:
-        return sum(transform.draws for transform in self.transforms)
+        self.geometric = any(transform.geometric for transform in self.transforms)
+        self.draws = sum(transform.draws for transform in self.transforms)
 
     @override
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
@@ -64,7 +56,7 @@ class _Choice(Chain):
         # A `Compose`, which cannot be imported here, as it takes these transforms itself.
         parts = getattr(given, "given", given)
         if isinstance(parts, list | tuple):
-            return Chain(map(self._single, parts))
+            return joined([*map(self._single, parts)])
         name = type(self).__name__
         raise UsageError(
             f"{name}: {given!r} is not one of packtrain's transforms: take {name} from torchvision.transforms, which "
@@ -91,11 +83,7 @@ class RandomApply(_Choice):
     def __init__(self, transforms: Iterable[Any], p: float = 0.5) -> None:
         super().__init__(transforms)
         self.p: Final = arguments.probability("p", p)
-
-    @property
-    @override
-    def draws(self) -> int:
-        return 1 + super().draws
+        self.draws += 1
 
     @override
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
@@ -125,12 +113,8 @@ class RandomChoice(_Choice):
         # A rounded sum must not leave a gap below 1.
         last = max(at for at, weight in enumerate(weights) if weight)
         self._bounds: Final = [bound / total for bound in accumulate(weights)][:last]
-
-    @property
-    @override
-    def draws(self) -> int:
         # Only one of them takes numbers.
-        return 1 + max(transform.draws for transform in self.transforms)
+        self.draws = 1 + max(transform.draws for transform in self.transforms)
 
     @override
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
@@ -148,15 +132,19 @@ class RandomOrder(_Choice):
         UsageError: There are no transforms, or one of them is not packtrain's.
     """
 
-    @property
-    @override
-    def draws(self) -> int:
-        return len(self.transforms) + super().draws
+    def __init__(self, transforms: Iterable[Any]) -> None:
+        super().__init__(transforms)
+        self.draws += len(self.transforms)
 
     @override
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
         order = permutation(random[: len(self.transforms)])
         return operations_of([self.transforms[at] for at in order], width, height, random[len(order) :])
+
+
+def joined(transforms: Sequence[Transform]) -> Transform:
+    """Transforms one after the other, as a single one."""
+    return transforms[0] if len(transforms) == 1 else Chain(transforms)
 
 
 def permutation(random: Sequence[float]) -> list[int]:

@@ -11,8 +11,8 @@ from packtrain._codec.image_plan import ImagePlan, plan_image
 from packtrain._core.arguments import checks_names, items, unexpected
 from packtrain._core.errors import UsageError
 
-from .base import Transform, transform_image
-from .choices import operations_of
+from .base import Transform
+from .choices import joined
 from .recognition import recognised
 from .recognition.albumentations import OnArray, adapted
 from .tensor_steps import FinishingStep, check_statistics
@@ -62,7 +62,8 @@ class Compose:
             for at in range(count, len(known))
         )
         """For each of the others, whether it would be fused if nothing foreign came before it."""
-        self.planned: Final = sum(step.draws for step in self.fused)
+        self._planned: Final = joined(self.fused)
+        self.planned: Final = self._planned.draws
         self.draws: Final = self.planned + sum(step.draws for step in self.finishing)
 
     def __reduce__(self) -> tuple[type[Compose], tuple[tuple[Any, ...]]]:
@@ -71,9 +72,7 @@ class Compose:
 
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
         """The operations of `fused` for one image; takes and raises what `Transform.operations` does."""
-        if len(self.fused) == 1:
-            return self.fused[0].operations(width, height, random[: self.planned])
-        return operations_of(self.fused, width, height, random)
+        return self._planned.operations(width, height, random[: self.planned])
 
     def plan(self, width: int, height: int, random: Sequence[float]) -> ImagePlan:
         """The plan of `fused` for one image; takes and raises what `operations` does."""
@@ -87,7 +86,7 @@ class Compose:
             UsageError: A transform cannot be applied to an image of this size.
         """
         if self.fused:
-            image = transform_image(self, image)
+            image = self._planned(image)
         # Steps on tensors draw numbers of their own when they are called.
         later: tuple[Callable[[Any], Any], ...] = (*self.finishing, *self.foreign)
         for transform in later:

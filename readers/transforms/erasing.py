@@ -45,7 +45,7 @@ class RandomErasing(FinishingStep):
     """
 
     # The first one decides whether anything is replaced at all.
-    draws: Final = 1 + _PER_RECTANGLE
+    draws = 1 + _PER_RECTANGLE
 
     def __init__(
         self,
@@ -123,12 +123,8 @@ class TimmRandomErasing(FinishingStep):
         self.log_aspect: Final = log_aspect
         self.mode: Final = choice("mode", mode, ("const", "rand", "pixel"))
         self.count: Final = arguments.integers("count", count, (2,), least=1)
-
-    @property
-    @override
-    def draws(self) -> int:
         # The first two decide whether anything is erased, and how many rectangles.
-        return 2 + self.count[1] * _PER_RECTANGLE
+        self.draws = 2 + self.count[1] * _PER_RECTANGLE
 
     @override
     def finish(self, image: torch.Tensor, random: Sequence[float]) -> torch.Tensor:

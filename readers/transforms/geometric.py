@@ -27,7 +27,7 @@ _ATTEMPTS: Final = 10
 class GeometricTransform(Transform):
     """A transform that moves pixels and keeps their values, except where a resize filters them."""
 
-    geometric: Final = True
+    geometric = True
 
 
 class RandomResizedCrop(GeometricTransform):
@@ -45,7 +45,7 @@ class RandomResizedCrop(GeometricTransform):
         UsageError: A parameter is out of its range.
     """
 
-    draws: Final = 2 * _ATTEMPTS + 2
+    draws = 2 * _ATTEMPTS + 2
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Resize(GeometricTransform):
         UsageError: A parameter is out of its range, or `max_size` comes with two sides.
     """
 
-    draws: Final = 0
+    draws = 0
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class CenterCrop(GeometricTransform):
         UsageError: `size` is out of its range.
     """
 
-    draws: Final = 0
+    draws = 0
 
     def __init__(self, size: int | Sequence[int]) -> None:
         self.size: Final = arguments.size(size)
@@ -180,7 +180,7 @@ class RandomCrop(GeometricTransform):
         UsageError: A parameter is out of its range.
     """
 
-    draws: Final = 2
+    draws = 2
 
     def __init__(
         self,
@@ -246,7 +246,7 @@ class Pad(GeometricTransform):
         UsageError: A parameter is out of its range.
     """
 
-    draws: Final = 0
+    draws = 0
 
     def __init__(
         self,
@@ -266,7 +266,7 @@ class Pad(GeometricTransform):
 
 
 class _RandomFlip(GeometricTransform):
-    draws: Final = 1
+    draws = 1
     _horizontal: bool
 
     def __init__(self, p: float = 0.5) -> None:

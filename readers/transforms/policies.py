@@ -84,7 +84,7 @@ class TrivialAugmentWide(_Policy):
         UsageError: A parameter is out of its range.
     """
 
-    draws: Final = 3
+    draws = 3
 
     def __init__(
         self,
@@ -133,11 +133,7 @@ class RandAugment(_Policy):
         self.num_ops: Final = whole("num_ops", num_ops, 0)
         self.num_magnitude_bins: Final = whole("num_magnitude_bins", num_magnitude_bins, 2)
         self.magnitude: Final = whole("magnitude", magnitude, 0, self.num_magnitude_bins - 1)
-
-    @property
-    @override
-    def draws(self) -> int:
-        return 2 * self.num_ops
+        self.draws = 2 * self.num_ops
 
     @override
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
@@ -163,7 +159,7 @@ class AutoAugment(_Policy):
         UsageError: A parameter is out of its range.
     """
 
-    draws: Final = 5
+    draws = 5
 
     def __init__(
         self,

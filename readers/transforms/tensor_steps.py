@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 class FinishingStep(ABC):
     """A step on the tensor of an image."""
 
-    @property
-    @abstractmethod
-    def draws(self) -> int:
-        """Number of random numbers that it takes; the same for every image."""
+    draws: int
+    """Number of random numbers that it takes; the same for every image."""
 
     @abstractmethod
     def finish(self, image: torch.Tensor, random: Sequence[float]) -> torch.Tensor:
@@ -72,7 +70,7 @@ class FinishingStep(ABC):
 class PointwiseStep(FinishingStep):
     """A step that changes each value by itself, in a way that depends on nothing but the value and its channel."""
 
-    draws: Final = 0
+    draws = 0
 
     @abstractmethod
     def convert(self, values: torch.Tensor) -> torch.Tensor:

@@ -111,19 +111,9 @@ class AugmentSequence(Transform):
     """
 
     def __init__(self, operations: Sequence[AugmentOperation], choices: int, most: int) -> None:
-        self._geometric = any(operation.moves for operation in operations)
+        self.geometric = any(operation.moves for operation in operations)
         self._choices = choices
-        self._draws = choices + most * AugmentOperation.draws
-
-    @property
-    @override
-    def geometric(self) -> bool:
-        return self._geometric
-
-    @property
-    @override
-    def draws(self) -> int:
-        return self._draws
+        self.draws = choices + most * AugmentOperation.draws
 
     @override
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
@@ -199,7 +189,7 @@ class TimmAugMix(Transform):
         blended: Blend the image with one chain's result after the other, instead of with their mean.
     """
 
-    geometric: Final = True
+    geometric = True
 
     def __init__(self, operations: Sequence[AugmentOperation], width: int, depth: int, blended: bool) -> None:
         self._operations: Final = tuple(operations)
@@ -208,11 +198,7 @@ class TimmAugMix(Transform):
         self._blended: Final = blended
         # A number for its length, then one for each choice, then those of the operations.
         self._draws_of_a_chain: Final = 1 + (depth or _LONGEST_CHAIN) * (1 + AugmentOperation.draws)
-
-    @property
-    @override
-    def draws(self) -> int:
-        return 1 + self._width * (1 + self._draws_of_a_chain)
+        self.draws = 1 + width * (1 + self._draws_of_a_chain)
 
     @override
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:

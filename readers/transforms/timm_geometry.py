@@ -32,7 +32,7 @@ class RandomResizedCropAndInterpolation(GeometricTransform):
         UsageError: A parameter is out of its range.
     """
 
-    draws: Final = RandomResizedCrop.draws + 1
+    draws = RandomResizedCrop.draws + 1
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class ResizeKeepRatio(GeometricTransform):
         UsageError: A parameter is out of its range.
     """
 
-    draws: Final = 5
+    draws = 5
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class CenterCropOrPad(_CropOrPad):
         UsageError: A parameter is out of its range.
     """
 
-    draws: Final = 0
+    draws = 0
 
     @override
     def operations(self, width: int, height: int, random: Sequence[float] = ()) -> tuple[Operation, ...]:
@@ -173,7 +173,7 @@ class RandomCropOrPad(_CropOrPad):
         UsageError: A parameter is out of its range.
     """
 
-    draws: Final = 2
+    draws = 2
 
     @override
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
@@ -197,7 +197,7 @@ class TrimBorder(GeometricTransform):
         UsageError: `border` is not a whole number >= 0.
     """
 
-    draws: Final = 0
+    draws = 0
 
     def __init__(self, border: int) -> None:
         self.border: Final = arguments.integers("border", border, (1,), least=0)[0]

@@ -80,7 +80,7 @@ class CropAt(GeometricTransform):
         flip: Flip the image first; None does not.
     """
 
-    draws: Final = 0
+    draws = 0
 
     def __init__(self, size: tuple[int, int], place: str, flip: Flip | None = None) -> None:
         self.size: Final = size

@@ -56,7 +56,7 @@ class RandomRotation(WarpTransform):
         UsageError: A parameter is out of its range.
     """
 
-    draws: Final = 1
+    draws = 1
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class RandomAffine(WarpTransform):
         UsageError: A parameter is out of its range.
     """
 
-    draws: Final = 6
+    draws = 6
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class RandomPerspective(WarpTransform):
         UsageError: A parameter is out of its range.
     """
 
-    draws: Final = 9
+    draws = 9
 
     def __init__(
         self,

@@ -50,7 +50,7 @@ def _parts(given: Any, recognise: Recognise) -> Iterable[Transform]:
         known = recognise(each)
         if known is None or not all(isinstance(part, Transform) for part in known):
             raise UsageError(f"{each!r} is not known")
-        yield choices.Chain(known) if len(known) != 1 else known[0]  # type: ignore[arg-type, misc]
+        yield choices.joined(known)  # type: ignore[arg-type]
 
 
 def _apply(given: Any, recognise: Recognise) -> Recognised:
