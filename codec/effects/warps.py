@@ -60,10 +60,6 @@ class Warp(PixelOperation):
         return _warped(native, pixels, way, ink)
 
     @override
-    def size_after(self, width: int, height: int) -> tuple[int, int]:
-        return self.way(width, height)[:2]
-
-    @override
     def on_mask(self, mask: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """A label map moved as the image, with the nearest value.
 
@@ -147,6 +143,10 @@ class Rotate(Warp):
         (180.0, BILINEAR),
         (-33.0, NEAREST, True),
     )
+
+    @override
+    def size_after(self, width: int, height: int) -> tuple[int, int]:
+        return self.way(width, height)[:2] if self.expand else (width, height)
 
     @override
     def way(self, width: int, height: int) -> Way:

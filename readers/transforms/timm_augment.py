@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import NormalDist
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from packtrain._codec.effects.warps import Affine, Rotate
 from packtrain._codec.geometry import Operation
 
 from .base import Transform
+from .choices import operations_of
 
 # The magnitude at which an operation is as strong as timm means it to be.
 _FULL: Final = 10.0
@@ -39,12 +40,15 @@ _LONGEST_CHAIN: Final = 3
 """Most operations in a chain of AugMix whose length is random."""
 
 
-@dataclass(frozen=True, slots=True)
-class AugmentOperation:
+@dataclass(frozen=True, slots=True, repr=False)
+class AugmentOperation(Transform):
     """One of timm's operations, which is applied with a probability and at a random magnitude.
 
+    Its random numbers say whether it is applied, its magnitude, its sign, and the choice of a filter or a radius.
+
     Attributes:
-        effect: One of `EFFECTS`.
+        geometric: True if the effect is one of `WARPS`.
+        effect: One of `EFFECTS` or `WARPS`.
         level: One of `LEVELS`; "" if the effect takes no argument.
         p: Probability that it is applied.
         magnitude: Magnitude, or its mean.
@@ -55,6 +59,7 @@ class AugmentOperation:
         reach: For levels between two bounds, these. For translations, 0 and how far one of full magnitude goes.
     """
 
+    geometric: bool
     effect: str
     level: str
     p: float
@@ -65,30 +70,18 @@ class AugmentOperation:
     resamples: tuple[int, ...]
     reach: tuple[float, float] = (0.0, 1.0)
 
-    draws: ClassVar[int] = 4
+    draws = 4
 
-    @property
-    def moves(self) -> bool:
-        """True if it moves pixels."""
-        return self.effect in _WARPS
-
+    @override
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[PixelOperation, ...]:
-        """Return the operation for an image, or none.
-
-        Args:
-            width: Width of the image in pixels.
-            height: Height of the image in pixels.
-            random: Uniform in [0, 1) [4]: whether it is applied, its magnitude, its sign, and the choice of a filter
-                or a radius.
-        """
         applied, strength, sign, choice = random
         if applied >= self.p:
             return ()
         negative = sign > 0.5
         argument = LEVELS[self.level](self._magnitude(strength), negative, self.reach) if self.level else 0.0
-        if self.effect in _WARPS:
+        if self.geometric:
             resample = self.resamples[int(choice * len(self.resamples))]
-            return (_WARPS[self.effect](argument, width, height, resample, self.fill),)
+            return (WARPS[self.effect](argument, width, height, resample, self.fill),)
         made = EFFECTS[self.effect](argument, choice)
         return () if made is None else (made,)
 
@@ -100,90 +93,43 @@ class AugmentOperation:
             magnitude += self.deviation * _NORMAL.inv_cdf(max(random, _LEAST))
         return max(0.0, min(magnitude, self.limit))
 
-
-class AugmentSequence(Transform):
-    """A random choice of operations, one after the other; `_chosen` makes the choice.
-
-    Args:
-        operations: All that may be chosen.
-        choices: Number of random numbers that the choice takes.
-        most: Most operations that are applied to one image.
-    """
-
-    def __init__(self, operations: Sequence[AugmentOperation], choices: int, most: int) -> None:
-        self.geometric = any(operation.moves for operation in operations)
-        self._choices = choices
-        self.draws = choices + most * AugmentOperation.draws
-
-    @override
-    def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
-        made: tuple[Operation, ...] = ()
-        at = self._choices
-        for operation in self._chosen(random[:at]):
-            made += operation.operations(width, height, random[at : at + operation.draws])
-            at += operation.draws
-        return made
-
-    def _chosen(self, random: Sequence[float]) -> Sequence[AugmentOperation]:
-        raise NotImplementedError
+    def __repr__(self) -> str:
+        # As timm shows it, so that users find what they asked for.
+        return f"{self.effect}(p={self.p}, m={self.magnitude}, mstd={self.deviation})"
 
 
-class TimmRandAugment(AugmentSequence):
+class TimmRandAugment(Transform):
     """timm's RandAugment: `layers` operations, chosen at random.
 
     Args:
-        operations: The operations to choose from.
+        ops: The operations to choose from.
         layers: How many are applied, one after the other.
         weights: None: each has the same probability, and may be chosen several times. Otherwise each is chosen at most
             once, with probabilities in these proportions.
     """
 
-    def __init__(
-        self, operations: Sequence[AugmentOperation], layers: int, weights: Sequence[float] | None = None
-    ) -> None:
-        super().__init__(operations, layers, layers)
-        self._operations = tuple(operations)
-        self._weights = None if weights is None else tuple(weights)
+    def __init__(self, ops: Sequence[AugmentOperation], layers: int, weights: Sequence[float] | None = None) -> None:
+        self.ops: Final = tuple(ops)
+        self.layers: Final = layers
+        self.weights: Final = weights
+        self.geometric = any(operation.geometric for operation in ops)
+        self.draws = layers * (1 + AugmentOperation.draws)
 
     @override
-    def _chosen(self, random: Sequence[float]) -> Sequence[AugmentOperation]:
-        if self._weights is None:
-            count = len(self._operations)
-            return [self._operations[int(number * count)] for number in random]
-        return [self._operations[at] for at in _distinct(self._weights, random)]
-
-    def __repr__(self) -> str:
-        settings = dict.fromkeys(map(_settings, self._operations))
-        names = " ".join(each.effect for each in self._operations)
-        weighted = "" if self._weights is None else ", weighted"
-        return f"{type(self).__name__}(n={self._choices}{weighted}, {' or '.join(settings)}, ops={names})"
-
-
-class TimmAutoAugment(AugmentSequence):
-    """timm's AutoAugment: one of several sequences of operations, each with the same probability; also 3-Augment.
-
-    Args:
-        policy: The sequences.
-    """
-
-    def __init__(self, policy: Sequence[Sequence[AugmentOperation]]) -> None:
-        super().__init__([each for part in policy for each in part], 1, max(map(len, policy)))
-        self._policy = tuple(tuple(part) for part in policy)
-
-    @override
-    def _chosen(self, random: Sequence[float]) -> Sequence[AugmentOperation]:
-        return self._policy[int(random[0] * len(self._policy))]
-
-    def __repr__(self) -> str:
-        parts = " | ".join(" ".join(each.effect for each in part) for part in self._policy)
-        return f"{type(self).__name__}({parts})"
+    def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
+        choices = random[: self.layers]
+        if self.weights is None:
+            chosen = [int(number * len(self.ops)) for number in choices]
+        else:
+            chosen = _distinct(self.weights, choices)
+        return operations_of([self.ops[at] for at in chosen], width, height, random[self.layers :])
 
 
 class TimmAugMix(Transform):
     """timm's AugMix with weights that are all equally likely (its ``alpha`` is 1).
 
     Args:
-        operations: The operations to choose from.
+        ops: The operations to choose from.
         width: The number of chains.
         depth: The number of operations in each; 0 for one to three.
         blended: Blend the image with one chain's result after the other, instead of with their mean.
@@ -191,11 +137,11 @@ class TimmAugMix(Transform):
 
     geometric = True
 
-    def __init__(self, operations: Sequence[AugmentOperation], width: int, depth: int, blended: bool) -> None:
-        self._operations: Final = tuple(operations)
-        self._width: Final = width
-        self._depth: Final = depth
-        self._blended: Final = blended
+    def __init__(self, ops: Sequence[AugmentOperation], width: int, depth: int, blended: bool) -> None:
+        self.ops: Final = tuple(ops)
+        self.width: Final = width
+        self.depth: Final = depth
+        self.blended: Final = blended
         # A number for its length, then one for each choice, then those of the operations.
         self._draws_of_a_chain: Final = 1 + (depth or _LONGEST_CHAIN) * (1 + AugmentOperation.draws)
         self.draws = 1 + width * (1 + self._draws_of_a_chain)
@@ -203,29 +149,24 @@ class TimmAugMix(Transform):
     @override
     def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
         share = np.float32(random[0])
-        weights = _weights(random[1 : 1 + self._width])
-        first, step = 1 + self._width, self._draws_of_a_chain
+        weights = _weights(random[1 : 1 + self.width])
+        first, step = 1 + self.width, self._draws_of_a_chain
         chains = tuple(
-            self._chain(width, height, random[at : at + step]) for at in range(first, first + self._width * step, step)
+            self._chain(width, height, random[at : at + step]) for at in range(first, first + self.width * step, step)
         )
-        if self._blended:
+        if self.blended:
             return (Overlay(chains, _shares(weights, share)),)
         return (Mix(chains, tuple(weights.tolist()), float(share)),)
 
     def _chain(self, width: int, height: int, random: Sequence[float]) -> Chain:
-        depth = self._depth or 1 + int(random[0] * _LONGEST_CHAIN)
-        most, numbers = self._depth or _LONGEST_CHAIN, AugmentOperation.draws
+        depth = self.depth or 1 + int(random[0] * _LONGEST_CHAIN)
+        most, numbers = self.depth or _LONGEST_CHAIN, AugmentOperation.draws
         made: Chain = ()
         for at in range(depth):
-            operation = self._operations[int(random[1 + at] * len(self._operations))]
+            operation = self.ops[int(random[1 + at] * len(self.ops))]
             start = 1 + most + at * numbers
             made += operation.operations(width, height, random[start : start + numbers])
         return made
-
-    def __repr__(self) -> str:
-        names = " ".join(each.effect for each in self._operations)
-        blended = ", blended" if self._blended else ""
-        return f"{type(self).__name__}(width={self._width}, depth={self._depth or -1}{blended}, ops={names})"
 
 
 def _distinct(weights: Sequence[float], random: Sequence[float]) -> list[int]:
@@ -236,11 +177,6 @@ def _distinct(weights: Sequence[float], random: Sequence[float]) -> list[int]:
         chosen.append(bisect_right([each / sums[-1] for each in sums], number))
         left[chosen[-1]] = 0.0
     return chosen
-
-
-def _settings(operation: AugmentOperation) -> str:
-    # As timm shows them, so that users find what they asked for.
-    return f"p={operation.p}, m={operation.magnitude}, mstd={operation.deviation}"
 
 
 def _signed(value: float, negative: bool) -> float:
@@ -288,7 +224,7 @@ def _affine(
     return Affine((1.0, b, c, d, 1.0, f), resample, fill)
 
 
-_WARPS: Final[dict[str, Callable[[float, int, int, int, tuple[int, ...]], PixelOperation]]] = {
+WARPS: Final[dict[str, Callable[[float, int, int, int, tuple[int, ...]], PixelOperation]]] = {
     "rotate": lambda degrees, width, height, resample, fill: Rotate(degrees, resample, fill=fill),
     "shear_x": lambda factor, width, height, resample, fill: _affine(resample, fill, b=factor),
     "shear_y": lambda factor, width, height, resample, fill: _affine(resample, fill, d=factor),
@@ -324,9 +260,6 @@ EFFECTS: Final[dict[str, Callable[[float, float], PixelOperation | None]]] = {
     "gaussian_blur": lambda radius, choice: PillowBlur(radius),
     "gaussian_blur_rand": _blurred,
 }
-
-KNOWN_EFFECTS: Final = {*EFFECTS, *_WARPS}
-"""Names of all effects of `AugmentOperation`."""
 
 
 def _weights(random: Sequence[float]) -> npt.NDArray[np.float32]:

@@ -11,48 +11,12 @@ from typing import Final
 
 from typing_extensions import override
 
-from packtrain._codec.geometry import FILTERS, Box, Crop, Operation, Pad, PadMode, Scale, size_after
+from packtrain._codec.geometry import FILTERS, Box, Crop, Operation, Pad, Scale, size_after
 from packtrain._core.errors import UsageError
 
 from . import arguments
 from .base import uniform
-from .geometric import CenterCrop, GeometricTransform, RandomResizedCrop
-
-
-class RandomResizedCropAndInterpolation(GeometricTransform):
-    """`RandomResizedCrop` with a filter chosen at random.
-
-    Args:
-        size: As for `RandomResizedCrop`.
-        scale: As for `RandomResizedCrop`.
-        ratio: As for `RandomResizedCrop`.
-        interpolations: Filters to choose from, each as for `RandomResizedCrop`.
-
-    Raises:
-        UsageError: A parameter is out of its range.
-    """
-
-    draws = RandomResizedCrop.draws + 1
-
-    def __init__(
-        self,
-        size: int | Sequence[int],
-        scale: Sequence[float],
-        ratio: Sequence[float],
-        interpolations: Sequence[object],
-    ) -> None:
-        self._crops: Final = tuple(RandomResizedCrop(size, scale, ratio, each) for each in interpolations)
-
-    @override
-    def operations(self, width: int, height: int, random: Sequence[float]) -> tuple[Operation, ...]:
-        chosen = self._crops[int(random[RandomResizedCrop.draws] * len(self._crops))]
-        return chosen.operations(width, height, random)
-
-    def __repr__(self) -> str:
-        first = self._crops[0]
-        filters = " ".join(crop.interpolation for crop in self._crops)
-        scale, ratio = (tuple(round(bound, 4) for bound in pair) for pair in (first.scale, first.ratio))
-        return f"{type(self).__name__}(size={first.size}, scale={scale}, ratio={ratio}, interpolation={filters})"
+from .geometric import CenterCrop, GeometricTransform
 
 
 class ResizeKeepRatio(GeometricTransform):
@@ -127,17 +91,12 @@ class _CropOrPad(GeometricTransform):
         self, size: int | Sequence[int], fill: float | Sequence[float] = 0, padding_mode: str = "constant"
     ) -> None:
         self.size: Final = arguments.size(size)
-        self._style: Final[tuple[int | tuple[int, ...], PadMode]] = (
-            arguments.fill(fill),
-            arguments.pad_mode(padding_mode),
-        )
+        self.fill: Final = arguments.fill(fill)
+        self.padding_mode: Final = arguments.pad_mode(padding_mode)
 
     def _padded(self, left: int, top: int, right: int, bottom: int) -> tuple[Operation, ...]:
-        return (Pad(left, top, right, bottom, *self._style),) if left or top or right or bottom else ()
-
-    def __repr__(self) -> str:
-        fill, mode = self._style
-        return f"{type(self).__name__}(size={self.size}, fill={fill}, padding_mode={mode})"
+        pad = Pad(left, top, right, bottom, self.fill, self.padding_mode)
+        return (pad,) if left or top or right or bottom else ()
 
 
 class CenterCropOrPad(_CropOrPad):

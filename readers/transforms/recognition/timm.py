@@ -13,17 +13,12 @@ from typing import Any, Final
 from packtrain._core.errors import UsageError
 
 from ..base import Transform
+from ..choices import RandomChoice, joined
 from ..erasing import TimmRandomErasing
 from ..geometric import RandomResizedCrop
 from ..tensor_steps import FinishingStep
-from ..timm_augment import KNOWN_EFFECTS, LEVELS, AugmentOperation, TimmAugMix, TimmAutoAugment, TimmRandAugment
-from ..timm_geometry import (
-    CenterCropOrPad,
-    RandomCropOrPad,
-    RandomResizedCropAndInterpolation,
-    ResizeKeepRatio,
-    TrimBorder,
-)
+from ..timm_augment import EFFECTS, LEVELS, WARPS, AugmentOperation, TimmAugMix, TimmRandAugment
+from ..timm_geometry import CenterCropOrPad, RandomCropOrPad, ResizeKeepRatio, TrimBorder
 from .makers import Maker, Makers, Recognise, Recognised
 
 _AUGMENT: Final = "timm.data.auto_augment"
@@ -39,10 +34,8 @@ _TRANSLATION: Final = 0.45
 
 
 def _crop(found: Any) -> Sequence[Transform]:
-    filters = _filters(found)
-    if len(filters) == 1:
-        return (RandomResizedCrop(found.size, found.scale, found.ratio, filters[0]),)
-    return (RandomResizedCropAndInterpolation(found.size, found.scale, found.ratio, filters),)
+    crops = [RandomResizedCrop(found.size, found.scale, found.ratio, each) for each in _filters(found)]
+    return crops if len(crops) == 1 else (RandomChoice(crops),)
 
 
 def _resize(found: Any) -> Sequence[Transform]:
@@ -66,13 +59,16 @@ def _filters(found: Any) -> Sequence[Any]:
 
 
 def _rand_augment(found: Any) -> Sequence[Transform]:
-    known = _operations(found.ops)
-    if found.choice_weights is None:
-        return (TimmRandAugment(known, found.num_layers),)
-    weights = [float(weight) for weight in found.choice_weights]
-    if len(weights) != len(known) or sum(weight > 0 for weight in weights) < found.num_layers:
-        raise UsageError("timm would fail: too few operations have a weight")
+    known, weights = _operations(found.ops), found.choice_weights
+    if weights is not None:
+        weights = [float(weight) for weight in weights]
+        if len(weights) != len(known) or sum(weight > 0 for weight in weights) < found.num_layers:
+            raise UsageError("timm would fail: too few operations have a weight")
     return (TimmRandAugment(known, found.num_layers, weights),)
+
+
+def _auto_augment(found: Any) -> Sequence[Transform]:
+    return (RandomChoice([joined(_operations(part)) for part in found.policy]),)
 
 
 def _augmix(found: Any) -> Sequence[Transform] | None:
@@ -100,13 +96,14 @@ def _operation(found: Any) -> AugmentOperation | None:
     effect, level = _name(found.aug_fn, _AUGMENT), ""
     if found.level_fn is not None:
         level = _name(getattr(found.level_fn, "func", found.level_fn), _AUGMENT)
-    if effect not in KNOWN_EFFECTS or (level not in LEVELS if level else effect not in _WITHOUT_LEVEL):
+    if effect not in {*EFFECTS, *WARPS} or (level not in LEVELS if level else effect not in _WITHOUT_LEVEL):
         return None
     resamples, fill, reach = found.kwargs["resample"], found.kwargs["fillcolor"], _reach(found, level)
     resamples = tuple(resamples) if isinstance(resamples, list | tuple) else (resamples,)
     if reach is None or not set(resamples) <= _WARPED or not _is_colour(fill):
         return None
     return AugmentOperation(
+        effect in WARPS,
         effect,
         level,
         found.prob,
@@ -177,7 +174,7 @@ def _as_torchvision(name: str) -> Maker:
 
 MAKERS: Final[Makers] = {
     (_AUGMENT, "AugMixAugment"): _versioned(_augmix),
-    (_AUGMENT, "AutoAugment"): _versioned(lambda found: (TimmAutoAugment(list(map(_operations, found.policy))),)),
+    (_AUGMENT, "AutoAugment"): _versioned(_auto_augment),
     (_AUGMENT, "RandAugment"): _versioned(_rand_augment),
     ("timm.data.random_erasing", "RandomErasing"): _versioned(_erasing),
     (_TRANSFORMS, "CenterCropOrPad"): _versioned(

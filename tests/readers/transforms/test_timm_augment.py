@@ -26,8 +26,9 @@ from hypothesis import strategies as st
 from packtrain._codec.effects.operation import image_of
 from packtrain._codec.effects.warps import Affine, Rotate
 from packtrain._codec.geometry import apply
+from packtrain._readers.transforms.base import Transform
 from packtrain._readers.transforms.recognition import recognised
-from packtrain._readers.transforms.timm_augment import EFFECTS, LEVELS, AugmentSequence
+from packtrain._readers.transforms.timm_augment import EFFECTS, LEVELS
 
 FALSE_ALARM = 1e-6
 NAMES = (
@@ -55,10 +56,10 @@ STRINGS = (
 pytestmark = pytest.mark.usefixtures(posterize_without_bits.__name__)
 
 
-def only(found: object) -> AugmentSequence:
+def only(found: object) -> Transform:
     """The one transform that is recognised for an object."""
     parts = recognised(found)
-    assert parts is not None and len(parts) == 1 and isinstance(parts[0], AugmentSequence)
+    assert parts is not None and len(parts) == 1 and isinstance(parts[0], Transform)
     return parts[0]
 
 
@@ -192,7 +193,7 @@ def their_decisions(timm: Any, theirs: Any, count: int) -> list[list[tuple[str, 
     return rows
 
 
-def our_decisions(ours: AugmentSequence, count: int) -> list[list[tuple[str, float, int]]]:
+def our_decisions(ours: Transform, count: int) -> list[list[tuple[str, float, int]]]:
     """The same of ours."""
     rows = numbers(9, count, ours.draws)
     return [[_described(step) for step in ours.operations(100, 200, row)] for row in rows]

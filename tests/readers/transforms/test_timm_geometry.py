@@ -53,7 +53,9 @@ def test_random_resized_crop(timm: Any, wide: int, high: int, size: Any, kind: s
     theirs = timm.data.transforms.RandomResizedCropAndInterpolation(size, (0.1, 1), (0.5, 2), kind)
 
     def script(random: Sequence[float]) -> Scripted:
-        return Scripted(random[:20], (random[21], random[20]), random[-1])
+        # The choice of a filter comes first.
+        own = random[-22:]
+        return Scripted(own[:20], (own[21], own[20]), random[0])
 
     assert (type(only(theirs)) is RandomResizedCrop) == (kind != "random")
     compare(timm, theirs, noise(1, wide, high, mode), seed, script)
