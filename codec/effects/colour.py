@@ -27,7 +27,7 @@ class Enhancement(PixelOperation):
     factor: float
     enhancer: ClassVar[str]
     """What `PIL.ImageEnhance` calls it."""
-    tried = ((0.3,), (1.7,))
+    tried: ClassVar[Sequence[tuple[float]]] = ((0.3,), (1.7,))
 
     @override
     def through_pillow(self, image: Image) -> Image:

@@ -44,7 +44,7 @@ def size(value: int | Sequence[int]) -> tuple[int, int]:
 def bounds(name: str, value: Sequence[float], *, zero: bool) -> tuple[float, float]:
     """(least, greatest), both positive; the least may be 0 if `zero`."""
     expected = "(least, greatest), both positive"
-    low, high = pair(name, value, expected)
+    low, high = numbers(name, value, expected, (2,))
     if not (low <= high < math.inf and high > 0 and (low > 0 or (zero and low == 0))):
         raise unexpected(name, value, expected)
     return low, high
@@ -57,7 +57,7 @@ def jitter(name: str, value: float | Sequence[float] | None, centre: float, most
     if value is None:
         return None
     if isinstance(value, Iterable):
-        low, high = pair(name, value, expected)
+        low, high = numbers(name, value, expected, (2,))
     else:
         spread = number(name, value, 0, math.inf, expected)
         low, high = centre - spread, centre + spread
@@ -67,28 +67,24 @@ def jitter(name: str, value: float | Sequence[float] | None, centre: float, most
     return None if low == high == centre else (low, high)
 
 
-def pair(name: str, value: Iterable[Any], expected: str) -> tuple[float, float]:
-    """Two numbers.
-
-    Raises:
-        UsageError: It is something else.
-    """
-    found = items(name, value, expected)
-    if len(found) != 2:
-        raise unexpected(name, value, expected)
-    low, high = numbers(name, found, expected)
-    return low, high
-
-
-def numbers(name: str, value: Any, expected: str = "a number, or one for each channel") -> tuple[float, ...]:
-    """One number or several, as floats."""
+def numbers(
+    name: str,
+    value: Any,
+    expected: str = "a number, or one for each channel",
+    counts: Sequence[int] = (),
+    most: float = math.inf,
+    *,
+    least: float | None = None,
+) -> tuple[float, ...]:
+    """One number or several, as floats from `least` (None: -`most`) to `most`; as many as one of `counts`, if any."""
     each = items(name, value, expected) if isinstance(value, Iterable) else [value]
-    if not each:
-        raise unexpected(name, value, expected)
     try:
-        return tuple(number(name, found, -math.inf, math.inf, expected) for found in each)
+        found = tuple(number(name, one, -most if least is None else least, most, expected) for one in each)
     except UsageError:
-        raise unexpected(name, value, expected) from None
+        found = ()
+    if not found or (counts and len(found) not in counts):
+        raise unexpected(name, value, expected)
+    return found
 
 
 def degrees(name: str, value: float | Sequence[float], pairs: Sequence[int]) -> tuple[float, ...]:
@@ -99,8 +95,8 @@ def degrees(name: str, value: float | Sequence[float], pairs: Sequence[int]) -> 
         most = number(name, value, 0, 1e300, expected)
         return 0.0 - most, most
     # Added to 0, so that no angle is -0.
-    angles = tuple(0.0 + number(name, each, -1e300, 1e300, expected) for each in items(name, value, expected))
-    if len(angles) not in [2 * each for each in pairs] or any(angles[at] > angles[at + 1] for at in (0, -2)):
+    angles = tuple(0.0 + angle for angle in numbers(name, value, expected, [2 * each for each in pairs], 1e300))
+    if any(angles[at] > angles[at + 1] for at in (0, -2)):
         raise unexpected(name, value, expected)
     return angles
 

@@ -30,7 +30,49 @@ _NOISE_BITS: Final = 16
 _PER_RAW: Final = 64 // _NOISE_BITS
 
 
-class RandomErasing(FinishingStep):
+class _Erasing(FinishingStep):
+    """Finds the rectangles of an image in which something is replaced.
+
+    Args:
+        p: Probability that anything is replaced.
+        area: Least and greatest area of all rectangles together, relative to that of the image.
+        log_ratio: Least and greatest logarithm of a rectangle's height / width; it is uniform.
+        count: Least and greatest number of rectangles.
+    """
+
+    def __init__(
+        self, p: float, area: tuple[float, float], log_ratio: tuple[float, float], count: tuple[int, ...] = (1, 1)
+    ) -> None:
+        self.p: Final = arguments.probability("p", p)
+        self.count: Final = count
+        self._area: Final = area
+        self._log_ratio: Final = log_ratio
+        # The first ones decide whether anything is replaced, and how many rectangles.
+        self._first: Final = 1 + (count[0] < count[1])
+        self.draws = self._first + count[1] * _PER_RECTANGLE
+
+    def rectangles(self, width: int, height: int, random: Sequence[float]) -> list[tuple[Box, float]]:
+        """Return the rectangles of an image of this size, each with the seed of its noise.
+
+        Args:
+            width: Width of the image in pixels.
+            height: Height of the image in pixels.
+            random: The numbers that `finish` takes.
+        """
+        if random[0] >= self.p:
+            return []
+        least, most = self.count
+        count = least + int(random[1] * (most - least + 1)) if least < most else least
+        found = []
+        for start in range(self._first, self._first + count * _PER_RECTANGLE, _PER_RECTANGLE):
+            its = random[start : start + _PER_RECTANGLE]
+            rectangle = _rectangle(width, height, self._area, self._log_ratio, its, count)
+            if rectangle is not None:
+                found.append((rectangle, its[-1]))
+        return found
+
+
+class RandomErasing(_Erasing):
     """Replaces a random rectangle of the image, with torchvision's parameters and distribution.
 
     Args:
@@ -44,9 +86,6 @@ class RandomErasing(FinishingStep):
         UsageError: A parameter is out of its range.
     """
 
-    # The first one decides whether anything is replaced at all.
-    draws = 1 + _PER_RECTANGLE
-
     def __init__(
         self,
         p: float = 0.5,
@@ -55,39 +94,24 @@ class RandomErasing(FinishingStep):
         value: float | Sequence[float] | Literal["random"] = 0,
         inplace: bool = False,
     ) -> None:
-        self.p: Final = arguments.probability("p", p)
         self.scale: Final = arguments.bounds("scale", scale, zero=True)
         if self.scale[1] > 1:
             raise unexpected("scale", scale, "(least, greatest), both from 0 to 1")
         self.ratio: Final = arguments.bounds("ratio", ratio, zero=False)
         self.value: Final = value if value == "random" else arguments.numbers("value", value)
         self.inplace: Final = flag("inplace", inplace)
-
-    def rectangle(self, width: int, height: int, random: Sequence[float]) -> Box | None:
-        """Return the rectangle that is replaced in an image of this size; None if nothing is.
-
-        Args:
-            width: Width of the image in pixels.
-            height: Height of the image in pixels.
-            random: The numbers that `finish` takes.
-        """
-        if random[0] >= self.p:
-            return None
-        log_ratio = math.log(self.ratio[0]), math.log(self.ratio[1])
-        return _rectangle(width, height, self.scale, log_ratio, random[1:])
+        super().__init__(p, self.scale, (math.log(self.ratio[0]), math.log(self.ratio[1])))
 
     @override
     def finish(self, image: torch.Tensor, random: Sequence[float]) -> torch.Tensor:
         channels, height, width = image.shape
         if self.value != "random" and len(self.value) not in (1, channels):
             raise UsageError(f"value={self.value}: expected one number, or one for each of the {channels} channels")
-        found = self.rectangle(width, height, random)
-        if found is None:
-            return image
-        part = _part(image, found)
-        if self.value == "random":
-            _fill_with_noise(part, part.shape, random[-1])
-        else:
+        for rectangle, seed in self.rectangles(width, height, random):
+            part = _part(image, rectangle)
+            if self.value == "random":
+                _fill_with_noise(part, part.shape, seed)
+                continue
             # Numbers, not a tensor, which a device would have to fetch.
             values = _as(image.dtype, self.value)
             for plane, value in zip(part if len(values) > 1 else (part,), values, strict=True):
@@ -95,7 +119,7 @@ class RandomErasing(FinishingStep):
         return image
 
 
-class TimmRandomErasing(FinishingStep):
+class TimmRandomErasing(_Erasing):
     """Replaces random rectangles of an image that has been normalised, with timm's parameters and distribution.
 
     Args:
@@ -118,13 +142,10 @@ class TimmRandomErasing(FinishingStep):
         mode: str = "const",
         count: tuple[int, int] = (1, 1),
     ) -> None:
-        self.p: Final = arguments.probability("p", p)
         self.area: Final = arguments.bounds("area", area, zero=True)
         self.log_aspect: Final = log_aspect
         self.mode: Final = choice("mode", mode, ("const", "rand", "pixel"))
-        self.count: Final = arguments.integers("count", count, (2,), least=1)
-        # The first two decide whether anything is erased, and how many rectangles.
-        self.draws = 2 + self.count[1] * _PER_RECTANGLE
+        super().__init__(p, self.area, log_aspect, arguments.integers("count", count, (2,), least=1))
 
     @override
     def finish(self, image: torch.Tensor, random: Sequence[float]) -> torch.Tensor:
@@ -136,26 +157,6 @@ class TimmRandomErasing(FinishingStep):
             else:
                 _fill_with_noise(part, part.shape if self.mode == "pixel" else (channels, 1, 1), seed)
         return image
-
-    def rectangles(self, width: int, height: int, random: Sequence[float]) -> list[tuple[Box, float]]:
-        """Return the rectangles that are erased of an image of this size, each with the seed of its noise.
-
-        Args:
-            width: Width of the image in pixels.
-            height: Height of the image in pixels.
-            random: The numbers that `finish` takes.
-        """
-        if random[0] >= self.p:
-            return []
-        least, most = self.count
-        count = least + int(random[1] * (most - least + 1))
-        found = []
-        for start in range(2, 2 + count * _PER_RECTANGLE, _PER_RECTANGLE):
-            its = random[start : start + _PER_RECTANGLE]
-            rectangle = _rectangle(width, height, self.area, self.log_aspect, its, count)
-            if rectangle is not None:
-                found.append((rectangle, its[-1]))
-        return found
 
 
 def _rectangle(

@@ -88,13 +88,6 @@ class RandomResizedCrop(GeometricTransform):
             crop_width = max(1, round(height * self.ratio[1]))
         return Box((width - crop_width) // 2, (height - crop_height) // 2, crop_width, crop_height)
 
-    def __repr__(self) -> str:
-        scale, ratio = (tuple(round(bound, 4) for bound in pair) for pair in (self.scale, self.ratio))
-        return (
-            f"{type(self).__name__}(size={self.size}, scale={scale}, ratio={ratio}, "
-            f"interpolation={self.interpolation}, antialias={self.antialias})"
-        )
-
 
 class Resize(GeometricTransform):
     """Resizes the whole image.
@@ -226,12 +219,6 @@ class RandomCrop(GeometricTransform):
         if self.pad_if_needed and height < self.size[0]:
             pads.append(geometry.Pad(0, self.size[0] - height, 0, self.size[0] - height, *self._style))
         return pads
-
-    def __repr__(self) -> str:
-        # torchvision's shows only the first two.
-        defaults = {"size": (), "padding": (), "pad_if_needed": False, "fill": 0, "padding_mode": "constant"}
-        shown = [f"{name}={getattr(self, name)!r}" for name, usual in defaults.items() if getattr(self, name) != usual]
-        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 class Pad(GeometricTransform):

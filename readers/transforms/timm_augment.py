@@ -77,8 +77,10 @@ class AugmentOperation(Transform):
         applied, strength, sign, choice = random
         if applied >= self.p:
             return ()
-        negative = sign > 0.5
-        argument = LEVELS[self.level](self._magnitude(strength), negative, self.reach) if self.level else 0.0
+        argument = 0.0
+        if self.level:
+            share = self._magnitude(strength) / _FULL
+            argument = LEVELS[self.level](share, -1 if sign > 0.5 else 1, *self.reach)
         if self.geometric:
             resample = self.resamples[int(choice * len(self.resamples))]
             return (WARPS[self.effect](argument, width, height, resample, self.fill),)
@@ -179,42 +181,34 @@ def _distinct(weights: Sequence[float], random: Sequence[float]) -> list[int]:
     return chosen
 
 
-def _signed(value: float, negative: bool) -> float:
-    return -value if negative else value
+def _bits(share: float) -> int:
+    return int(share * 4)
 
 
-def _between(level: float, reach: tuple[float, float]) -> float:
-    low, high = reach
-    return max(low, min(high, low + (high - low) * (level / _FULL)))
+def _threshold(share: float) -> int:
+    return min(256, int(share * 256))
 
 
-def _bits(level: float) -> int:
-    return int((level / _FULL) * 4)
+Level = Callable[[float, int, float, float], float]
+"""Turns a magnitude into an argument, in timm's order of arithmetic.
 
-
-def _threshold(level: float) -> int:
-    return min(256, int((level / _FULL) * 256))
-
-
-Level = Callable[[float, bool, tuple[float, float]], float]
-"""Turns a magnitude, the sign and `AugmentOperation.reach` into an argument, in timm's order of arithmetic."""
+It takes the share of the full magnitude, the sign, 1 or -1, and `AugmentOperation.reach`.
+"""
 
 LEVELS: Final[dict[str, Level]] = {
-    "_rotate_level_to_arg": lambda level, negative, reach: _signed((level / _FULL) * 30.0, negative),
-    "_enhance_level_to_arg": lambda level, negative, reach: (level / _FULL) * 1.8 + 0.1,
-    "_enhance_increasing_level_to_arg": lambda level, negative, reach: max(
-        0.1, 1.0 + _signed((level / _FULL) * 0.9, negative)
-    ),
-    "_minmax_level_to_arg": lambda level, negative, reach: _between(level, reach),
-    "_shear_level_to_arg": lambda level, negative, reach: _signed((level / _FULL) * 0.3, negative),
-    "_translate_abs_level_to_arg": lambda level, negative, reach: _signed((level / _FULL) * reach[1], negative),
-    "_translate_rel_level_to_arg": lambda level, negative, reach: _signed((level / _FULL) * reach[1], negative),
-    "_posterize_level_to_arg": lambda level, negative, reach: _bits(level),
-    "_posterize_increasing_level_to_arg": lambda level, negative, reach: 4 - _bits(level),
-    "_posterize_original_level_to_arg": lambda level, negative, reach: _bits(level) + 4,
-    "_solarize_level_to_arg": lambda level, negative, reach: _threshold(level),
-    "_solarize_increasing_level_to_arg": lambda level, negative, reach: 256 - _threshold(level),
-    "_solarize_add_level_to_arg": lambda level, negative, reach: min(128, int((level / _FULL) * 110)),
+    "_rotate_level_to_arg": lambda share, sign, low, high: sign * (share * 30.0),
+    "_enhance_level_to_arg": lambda share, sign, low, high: share * 1.8 + 0.1,
+    "_enhance_increasing_level_to_arg": lambda share, sign, low, high: max(0.1, 1.0 + sign * (share * 0.9)),
+    "_minmax_level_to_arg": lambda share, sign, low, high: max(low, min(high, low + (high - low) * share)),
+    "_shear_level_to_arg": lambda share, sign, low, high: sign * (share * 0.3),
+    "_translate_abs_level_to_arg": lambda share, sign, low, high: sign * (share * high),
+    "_translate_rel_level_to_arg": lambda share, sign, low, high: sign * (share * high),
+    "_posterize_level_to_arg": lambda share, sign, low, high: _bits(share),
+    "_posterize_increasing_level_to_arg": lambda share, sign, low, high: 4 - _bits(share),
+    "_posterize_original_level_to_arg": lambda share, sign, low, high: _bits(share) + 4,
+    "_solarize_level_to_arg": lambda share, sign, low, high: _threshold(share),
+    "_solarize_increasing_level_to_arg": lambda share, sign, low, high: 256 - _threshold(share),
+    "_solarize_add_level_to_arg": lambda share, sign, low, high: min(128, int(share * 110)),
 }
 
 

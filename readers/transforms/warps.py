@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from packtrain._codec.effects.warps import Affine, Perspective, Rotate
 from packtrain._codec.geometry import FILTERS, Operation
-from packtrain._core.arguments import flag, number, unexpected
+from packtrain._core.arguments import flag, number
 from packtrain._core.errors import UsageError
 
 from . import arguments
@@ -111,7 +111,10 @@ class RandomAffine(WarpTransform):
     ) -> None:
         super().__init__(interpolation, fill)
         self.degrees: Final = arguments.degrees("degrees", degrees, (1,))
-        self.translate: Final = None if translate is None else _shares(translate)
+        shares = "two numbers from 0 to 1, for x and y"
+        self.translate: Final = (
+            None if translate is None else arguments.numbers("translate", translate, shares, (2,), 1, least=0)
+        )
         self.scale: Final = None if scale is None else arguments.bounds("scale", scale, zero=False)
         self.shear: Final = None if shear is None else arguments.degrees("shear", shear, (1, 2))
         self.center: Final = _center(center)
@@ -240,15 +243,5 @@ def _center(value: Sequence[float] | None) -> tuple[float, float] | None:
     if value is None:
         return None
     expected = f"(x, y) in pixels, each from {-_FARTHEST:g} to {_FARTHEST:g}"
-    center = arguments.pair("center", value, expected)
-    if max(map(abs, center)) > _FARTHEST:
-        raise unexpected("center", value, expected)
-    return center
-
-
-def _shares(value: Sequence[float]) -> tuple[float, float]:
-    expected = "two numbers from 0 to 1, for x and y"
-    x, y = arguments.pair("translate", value, expected)
-    if not (0 <= x <= 1 and 0 <= y <= 1):
-        raise unexpected("translate", value, expected)
+    x, y = arguments.numbers("center", value, expected, (2,), _FARTHEST)
     return x, y

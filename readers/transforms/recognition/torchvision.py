@@ -6,7 +6,7 @@ other pixels: pipelines that begin with its ``ToImage`` are not recognised.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from packtrain._core.errors import UsageError
@@ -53,16 +53,13 @@ def _parts(given: Any, recognise: Recognise) -> Iterable[Transform]:
         yield choices.joined(known)  # type: ignore[arg-type]
 
 
-def _apply(given: Any, recognise: Recognise) -> Recognised:
-    return (choices.RandomApply(list(_parts(given, recognise)), given.p),)
+def _of_several(make: Callable[..., Transform], *options: str) -> Maker:
+    """Makes a choice among the transforms of another one, with some of its attributes."""
 
+    def maker(given: Any, recognise: Recognise) -> Recognised:
+        return (make(list(_parts(given, recognise)), *(getattr(given, name) for name in options)),)
 
-def _choice(given: Any, recognise: Recognise) -> Recognised:
-    return (choices.RandomChoice(list(_parts(given, recognise)), given.p),)
-
-
-def _order(given: Any, recognise: Recognise) -> Recognised:
-    return (choices.RandomOrder(list(_parts(given, recognise))),)
+    return maker
 
 
 def _nothing(given: Any, recognise: Recognise) -> Recognised:
@@ -117,10 +114,10 @@ _BOTH: Final[Mapping[str, Maker]] = {
     **{make.__name__: _same(make, antialias=True) for make in _ANTIALIASED},
     "Compose": _sequence,
     "Normalize": _normalize,
-    "RandomApply": _apply,
-    "RandomChoice": _choice,
+    "RandomApply": _of_several(choices.RandomApply, "p"),
+    "RandomChoice": _of_several(choices.RandomChoice, "p"),
     "RandomErasing": _erasing,
-    "RandomOrder": _order,
+    "RandomOrder": _of_several(choices.RandomOrder),
 }
 
 MAKERS: Final[Makers] = {

@@ -280,7 +280,7 @@ def test_repr_is_torchvisions(torchvision: Any, name: str, arguments: tuple[Any,
 
 def test_repr_hides_no_option() -> None:
     crop = RandomCrop(8, 2, True, (1, 2, 3), "edge")
-    assert repr(crop) == ("RandomCrop(size=(8, 8), padding=2, pad_if_needed=True, fill=(1, 2, 3), padding_mode='edge')")
+    assert repr(crop) == ("RandomCrop(size=(8, 8), padding=2, pad_if_needed=True, fill=(1, 2, 3), padding_mode=edge)")
 
 
 @pytest.mark.parametrize("name", FILTERS)

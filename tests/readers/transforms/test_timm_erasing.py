@@ -28,7 +28,8 @@ class ScriptedErasing(Scripted):
     """The random numbers of one image; each rectangle has numbers of its own, of which it may leave some unused."""
 
     def __init__(self, counts: bool, random: Sequence[float]) -> None:
-        self._rectangles = [random[at : at + PER_RECTANGLE] for at in range(2, len(random), PER_RECTANGLE)]
+        first = 1 + counts
+        self._rectangles = [random[at : at + PER_RECTANGLE] for at in range(first, len(random), PER_RECTANGLE)]
         super().__init__((), random[1:2] if counts else ())
         self._first = random[0]
         self._attempts: list[float] = []
