@@ -66,9 +66,15 @@ class _Erasing(FinishingStep):
         found = []
         for start in range(self._first, self._first + count * _PER_RECTANGLE, _PER_RECTANGLE):
             its = random[start : start + _PER_RECTANGLE]
-            rectangle = _rectangle(width, height, self._area, self._log_ratio, its, count)
-            if rectangle is not None:
-                found.append((rectangle, its[-1]))
+            for attempt in range(0, 2 * _ATTEMPTS, 2):
+                pixels = width * height * uniform(self._area, its[attempt]) / count
+                ratio = math.exp(uniform(self._log_ratio, its[attempt + 1]))
+                tall, wide = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
+                # Smaller than the image on both axes; without such a rectangle, nothing is replaced.
+                if tall < height and wide < width:
+                    top, left = int(its[-3] * (height - tall + 1)), int(its[-2] * (width - wide + 1))
+                    found.append((Box(left, top, wide, tall), its[-1]))
+                    break
         return found
 
 
@@ -157,34 +163,6 @@ class TimmRandomErasing(_Erasing):
             else:
                 _fill_with_noise(part, part.shape if self.mode == "pixel" else (channels, 1, 1), seed)
         return image
-
-
-def _rectangle(
-    width: int,
-    height: int,
-    area: tuple[float, float],
-    log_ratio: tuple[float, float],
-    random: Sequence[float],
-    count: int = 1,
-) -> Box | None:
-    """A random rectangle, smaller than the image on both axes; None if no attempt finds one.
-
-    Args:
-        width: Width of the image in pixels.
-        height: Height of the image in pixels.
-        area: Least and greatest area of all rectangles together, relative to that of the image.
-        log_ratio: Least and greatest logarithm of height / width.
-        random: Uniform in [0, 1) [`_PER_RECTANGLE`].
-        count: Number of rectangles that share the area.
-    """
-    for attempt in range(0, 2 * _ATTEMPTS, 2):
-        pixels = width * height * uniform(area, random[attempt]) / count
-        ratio = math.exp(uniform(log_ratio, random[attempt + 1]))
-        tall, wide = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
-        if tall < height and wide < width:
-            top, left = int(random[-3] * (height - tall + 1)), int(random[-2] * (width - wide + 1))
-            return Box(left, top, wide, tall)
-    return None
 
 
 def _part(image: torch.Tensor, box: Box) -> torch.Tensor:

@@ -284,15 +284,15 @@ def _change_pixels(pixels: Pixels, operations: Sequence[Operation]) -> Pixels:
 def _moved(pixels: Pixels, operation: Crop | Scale | Flip | Pad) -> Pixels:
     height, width, channels = pixels.shape
     match operation:
-        case Crop((left, top, wide, high)) if min(left, top) >= 0 and left + wide <= width and top + high <= height:
-            # No other view of all pixels: whoever asked for them in a certain place has to see that they are there.
-            whole = (wide, high) == (width, height)
-            return pixels if whole else np.ascontiguousarray(pixels[top : top + high, left : left + wide])
         case Crop((left, top, wide, high)):
+            # No other view of all pixels: whoever asked for them in a certain place has to see that they are there.
+            if operation.box == (0, 0, width, height):
+                return pixels
             # Pixels outside are black.
-            right, bottom = left + wide, top + high
-            x, y = min(max(left, 0), width), min(max(top, 0), height)
-            inside = pixels[y : max(y, bottom), x : max(x, right)]
+            x, y = max(left, 0), max(top, 0)
+            inside = pixels[y : max(y, top + high), x : max(x, left + wide)]
+            if inside.shape[:2] == (high, wide):
+                return np.ascontiguousarray(inside)
             made = np.zeros((high, wide, channels), np.uint8)
             made[y - top :, x - left :][: inside.shape[0], : inside.shape[1]] = inside
             return made
