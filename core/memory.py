@@ -53,11 +53,9 @@ def memory_left(proc: Path = Path("/proc")) -> list[MemoryLeft]:
 
 
 def _machine(meminfo: Path) -> Iterator[MemoryLeft]:
-    try:
-        table = _table(meminfo.read_text())
+    table = _table(_text(meminfo))
+    if table.keys() >= {"MemAvailable:", "MemTotal:"}:
         yield MemoryLeft(table["MemAvailable:"] * 1024, table["MemTotal:"] * 1024)
-    except (OSError, ValueError, KeyError):
-        return
 
 
 def _groups(process: Path) -> Iterator[MemoryLeft]:

@@ -10,26 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-_NETWORK: Final = frozenset(
-    [
-        "nfs",
-        "nfs4",
-        "cifs",
-        "smb3",
-        "smbfs",
-        "lustre",
-        "gpfs",
-        "beegfs",
-        "ceph",
-        "glusterfs",
-        "pvfs2",
-        "orangefs",
-        "panfs",
-        "wekafs",
-        "afs",
-        "9p",
-        "virtiofs",
-    ]
+_NETWORK: Final = re.compile(
+    "nfs4?|cifs|smb3|smbfs|lustre|gpfs|beegfs|ceph|glusterfs|pvfs2|orangefs|panfs|wekafs|afs|9p|virtiofs|fuse.*"
 )
 IN_MEMORY: Final = frozenset(["tmpfs", "ramfs", "devtmpfs"])
 """Types of file systems that keep their files in memory."""
@@ -108,8 +90,7 @@ def file_system(path: Path) -> str:
 
 def is_network(path: Path) -> bool:
     """Return True if `path` is on a network file system, where mapped reads end in SIGBUS if the server fails."""
-    kind = file_system(path)
-    return kind in _NETWORK or kind.startswith("fuse")
+    return _NETWORK.fullmatch(file_system(path)) is not None
 
 
 def _unescaped(text: str) -> Path:

@@ -93,9 +93,8 @@ def boot_id() -> str:
 def machine_name() -> str:
     """Stands for this machine, see `ProcessName`; empty where there is no /proc that says which one it is."""
     try:
-        boot = _BOOT.read_text().strip()
         # Machines that were cloned may have the same boot id; hosts of one name, as localhost is, have different ones.
-        known = [os.uname().nodename, os.readlink("/proc/self/ns/pid"), boot]
+        known = [os.uname().nodename, os.readlink("/proc/self/ns/pid"), _BOOT.read_text().strip()]
     except OSError:
         return ""
     return hashlib.sha256("\n".join(known).encode()).hexdigest()[:12]

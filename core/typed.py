@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, TypeGuard, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, NoReturn, TypeGuard, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from .errors import PacktrainError
 
@@ -65,13 +65,7 @@ class Between:
         """Reads such a number."""
         least, most = self.least, self.most
         expected = f"a whole number from {least}" if most == MOST else f"a whole number from {least} to {most}"
-
-        def read(value: Any) -> Any:
-            if type(value) is int and least <= value <= most:
-                return value
-            raise _mismatch(expected, value)
-
-        return read
+        return lambda value: value if type(value) is int and least <= value <= most else _refuse(expected, value)
 
 
 @dataclass(frozen=True)
@@ -84,13 +78,7 @@ class Form:
     def parser(self) -> Parser:
         """Reads such a text."""
         matches = re.compile(self.pattern).fullmatch
-
-        def read(value: Any) -> Any:
-            if type(value) is str and matches(value):
-                return value
-            raise _mismatch(self.expected, value)
-
-        return read
+        return lambda value: value if type(value) is str and matches(value) else _refuse(self.expected, value)
 
 
 @dataclass(frozen=True)
@@ -101,13 +89,8 @@ class OneOf:
 
     def parser(self) -> Parser:
         """Reads one of the texts."""
-
-        def read(value: Any) -> Any:
-            if type(value) is str and value in self.known:
-                return value
-            raise _mismatch(f"one of {', '.join(self.known)}", value)
-
-        return read
+        expected = f"one of {', '.join(self.known)}"
+        return lambda value: value if type(value) is str and value in self.known else _refuse(expected, value)
 
 
 @dataclass(frozen=True)
@@ -135,7 +118,9 @@ def parse(kind: type[T], value: object) -> T:
     Raises:
         Mismatch: They do not have the form that the type hints say.
     """
-    return cast(T, _parser(cast(Any, kind))(value))
+    plain: Any = kind
+    found: T = _parser(plain)(value)
+    return found
 
 
 def parse_json(kind: type[T], text: str | bytes) -> T:
@@ -160,38 +145,25 @@ def is_count(value: object) -> TypeGuard[int]:
 def _parser(kind: Any) -> Parser:
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return cast(Parser, inner[1].parser())
+        parser: Parser = inner[1].parser()
+        return parser
     if origin in (Union, UnionType):
-        return _union(inner)
+        (other,) = (_parser(each) for each in inner if each is not NoneType)
+        return lambda value: None if value is None else other(value)
     if origin is tuple and inner[1:] == (...,):
         return _tuple(_parser(inner[0]))
     if is_dataclass(kind):
-        return _dataclass(cast("type[Any]", kind))
+        return _dataclass(kind)
     if kind in _NAMES:
-        return _plain(kind)
-    raise TypeError(f"{kind} is not a type that a document can hold")
-
-
-def _plain(kind: Any) -> Parser:
-    def read(value: Any) -> Any:
         # Not isinstance: True is an int for Python.
-        if type(value) is kind:
-            return value
-        raise _mismatch(_NAMES[kind], value)
-
-    return read
-
-
-def _union(kinds: tuple[Any, ...]) -> Parser:
-    (other,) = (kind for kind in kinds if kind is not NoneType)
-    read_other = _parser(other)
-    return lambda value: None if value is None else read_other(value)
+        return lambda value: value if type(value) is kind else _refuse(_NAMES[kind], value)
+    raise TypeError(f"{kind} is not a type that a document can hold")
 
 
 def _tuple(read_one: Parser) -> Parser:
     def read(value: Any) -> Any:
         if type(value) is not list:
-            raise _mismatch("a list", value)
+            _refuse("a list", value)
         result: list[Any] = []
         for item in value:
             try:
@@ -210,7 +182,7 @@ def _dataclass(kind: type[Any]) -> Parser:
 
     def read(value: Any) -> Any:
         if type(value) is not dict:
-            raise _mismatch("an object", value)
+            _refuse("an object", value)
         if value.keys() != names:
             lacking, unknown = sorted(names - value.keys()), sorted(value.keys() - names)
             if lacking:
@@ -230,8 +202,8 @@ def _dataclass(kind: type[Any]) -> Parser:
     return read
 
 
-def _mismatch(expected: str, found: object) -> Mismatch:
-    return Mismatch(f"expected {expected}, found {_shown(found)}")
+def _refuse(expected: str, found: object) -> NoReturn:
+    raise Mismatch(f"expected {expected}, found {_shown(found)}")
 
 
 def _shown(value: object) -> str:
