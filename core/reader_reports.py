@@ -99,7 +99,7 @@ class ReaderReport:
 
 def reports(root: Path) -> Iterator[Report]:
     """The reports of all readers, also of those that have ended and whose files nobody has removed yet."""
-    for name in filter(is_report, names_in(root / READERS, root)):
+    for name in filter(_NAME.fullmatch, names_in(root / READERS, root)):
         path = root / READERS / name
         try:
             # In this order: a reader that has ended says nothing more.
@@ -111,11 +111,6 @@ def reports(root: Path) -> Iterator[Report]:
         # Anybody who may read the cache may have written this: larger numbers could not be saved in the total.
         words = [min(word, MOST) for word in np.frombuffer(data.ljust(_BYTES, b"\0"), "<u8").tolist()]
         yield Report(path, words[_TAKEN], words[_SEEN], words[_GENERATION], words[_PROCESS], alive)
-
-
-def is_report(name: str) -> bool:
-    """True for the name of a reader's file."""
-    return _NAME.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)
@@ -150,7 +145,7 @@ class EndedReaders:
             raise CorruptFile(
                 f"{error}. Remove this file to count what readers take from zero", file=path.name
             ) from error
-        for name in filter(is_report, found.folded):
+        for name in filter(_NAME.fullmatch, found.folded):
             (root / READERS / name).unlink(missing_ok=True)
         return found
 

@@ -24,7 +24,7 @@ from packtrain._core.files import fsync_folder, is_temporary
 from packtrain._core.generations import GENERATIONS, LOG, READERS, SHARDS, STATUS, TEMPORARY
 from packtrain._core.locks import Lock
 from packtrain._core.manifest import CACHE
-from packtrain._core.reader_reports import ENDED, is_report
+from packtrain._core.reader_reports import ENDED
 from packtrain._storage.staging.folder import Folder, is_own, is_own_file, others_write, why_unsafe
 
 FOLDERS: Final = (SHARDS, GENERATIONS, READERS, TEMPORARY)
@@ -34,8 +34,14 @@ _ELSEWHERE: Final = "choose another folder"
 _TRIES: Final = 10
 _TRY_SECONDS: Final = 0.02
 _SHARD: Final = re.compile(r"cache-(\d{6,})\.(?:tar|idx|h5|mdb|index\.npy)")
-_UNFINISHED: Final = re.compile(r"cache-\d{6,}\.(?:tar|h5|mdb)(?:\.field)?")
-_GENERATION: Final = re.compile(r"\d{8,}\.json")
+_NAMES: Final = {
+    "": re.compile("|".join(map(re.escape, (*FILES, *FOLDERS)))),
+    SHARDS: _SHARD,
+    GENERATIONS: re.compile(r"\d{8,}\.json"),
+    READERS: re.compile(rf"[0-9a-f]{{32}}|{re.escape(ENDED)}"),
+    TEMPORARY: re.compile(r"cache-\d{6,}\.(?:tar|h5|mdb)(?:\.field)?"),
+}
+"""What packtrain calls the files in each folder."""
 _MOST_NAMED: Final = 3
 
 
@@ -122,10 +128,10 @@ def _open_folder(path: Path, flags: int, mode: int) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
-def shard_number(path: Path) -> int | None:
-    """Return the number of the shard that a file belongs to by its name; None if the file belongs to no shard."""
+def shard_number(path: Path) -> int:
+    """Return the number of the shard that a file belongs to by its name; -1 if the file belongs to no shard."""
     found = _SHARD.fullmatch(path.name)
-    return None if found is None else int(found[1])
+    return -1 if found is None else int(found[1])
 
 
 def check_folder(root: Path) -> None:
@@ -134,9 +140,9 @@ def check_folder(root: Path) -> None:
     Raises:
         OutputConflict: The folder holds something else.
     """
-    if not (root / CACHE).exists() and (found := sorted(_strays(root))):
+    if not (root / CACHE).exists() and (found := _strays(root)):
         raise OutputConflict(
-            f"{root} is not a growing cache, and holds {_listed(root, found)}: choose another folder, or empty this one"
+            f"{root} is not a growing cache, and holds {found}: choose another folder, or empty this one"
         )
 
 
@@ -147,54 +153,30 @@ def clear_up(root: Path, end_shard: int) -> None:
     """
     for name in FOLDERS:
         (root / name).mkdir(_MODE, exist_ok=True)
-    for folder in (root, *(root / name for name in FOLDERS)):
-        for path in list(folder.iterdir()):
-            if is_temporary(path) and _is_known(folder, _meant(path), root):
-                path.unlink()
-    for path in list((root / TEMPORARY).iterdir()):
-        if _UNFINISHED.fullmatch(path.name):
-            path.unlink()
-    for path in list((root / SHARDS).iterdir()):
-        number = shard_number(path)
-        if number is not None and number >= end_shard:
+    for path, known in _content(root):
+        if known and (is_temporary(path) or path.parent == root / TEMPORARY or shard_number(path) >= end_shard):
             path.unlink()
     fsync_folder(root / SHARDS)
 
 
 def stray_warning(root: Path) -> str:
     """Name the files that packtrain did not make; empty if there are none."""
-    found = sorted(_strays(root))
-    if not found:
-        return ""
-    return f"{root} holds {_listed(root, found)}, not made by packtrain. It is left alone, and counts for the budget"
+    found = _strays(root)
+    return f"{root} holds {found}, not made by packtrain. It is left alone, and counts for the budget" if found else ""
 
 
-def _strays(root: Path) -> Iterator[Path]:
-    for folder in (root, *(root / name for name in FOLDERS)):
-        if not folder.is_dir():
-            continue
-        for path in folder.iterdir():
-            name = _meant(path) if is_temporary(path) else path.name
-            if not _is_known(folder, name, root):
-                yield path
+def _strays(root: Path) -> str:
+    """Name some of the files that packtrain did not make; empty if there are none."""
+    names = sorted(str(path.relative_to(root)) for path, known in _content(root) if not known)
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _is_known(folder: Path, name: str, root: Path) -> bool:
-    """Check whether packtrain gives this name to something in this folder of a cache."""
-    if folder == root:
-        return name in (*FILES, *FOLDERS)
-    patterns = {SHARDS: _SHARD, GENERATIONS: _GENERATION, TEMPORARY: _UNFINISHED}
-    if folder.name == READERS:
-        return name == ENDED or is_report(name)
-    return patterns[folder.name].fullmatch(name) is not None
-
-
-def _meant(path: Path) -> str:
-    """Return the name that a temporary file was to get."""
-    return path.name.removeprefix(".").rpartition(".tmp-")[0]
-
-
-def _listed(root: Path, paths: list[Path]) -> str:
-    names = [str(path.relative_to(root)) for path in paths[:_MOST_NAMED]]
-    more = len(paths) - len(names)
-    return ", ".join(names) + (f" and {more} more" if more else "")
+def _content(root: Path) -> Iterator[tuple[Path, bool]]:
+    """Yield what is in the folders of a cache, and whether packtrain gives something there such a name."""
+    for name, known in _NAMES.items():
+        if (root / name).is_dir():
+            for path in list((root / name).iterdir()):
+                # A temporary file is known by the name that it was to get.
+                meant = path.name[1:].rpartition(".tmp-")[0] if is_temporary(path) else path.name
+                yield path, known.fullmatch(meant) is not None

@@ -6,8 +6,8 @@ import errno
 import fcntl
 import os
 import signal
-from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 from packtrain._core.generations import generation_path, promised
@@ -19,7 +19,6 @@ _NO_LEASES: Final = frozenset(
     [errno.EINVAL, errno.EACCES, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK, errno.ENOTTY]
 )
 """Errors by which a file system says that it has no leases, and the kernel that this user may not take one."""
-_MOST_NAMED: Final = 4
 
 
 def is_open(path: Path) -> bool:
@@ -47,50 +46,18 @@ def is_open(path: Path) -> bool:
 
 
 def who_reads(root: Path, number: int) -> str:
-    """Name the processes that keep a generation, for a message; empty if there are none."""
+    """Say what keeps a generation, for a message; empty if it is not there."""
     try:
         status = generation_path(root, number).stat()
     except FileNotFoundError:
         return ""
     if processes := lock_holders(status):
-        return f"generation {number} is read by {_named(processes)}"
+        return f"generation {number} is read by process {', '.join(map(str, processes))}"
     if left := promised(status):
         return f"generation {number} is promised for another {left:.0f} s"
     return f"generation {number} is read by a process that cannot be named from here"
 
 
 def who_maps(path: Path) -> str:
-    """Name the processes that have a file open or mapped, for a message."""
-    named = _named(_users_of(path)) or "a process that cannot be named from here"
-    return f"{path.name} is still open in {named}"
-
-
-def _users_of(path: Path) -> list[int]:
-    wanted = os.path.realpath(path)
-    return [number for number in map(int, filter(str.isdecimal, os.listdir("/proc"))) if _uses(number, wanted)]
-
-
-def _uses(process: int, path: str) -> bool:
-    folder = Path("/proc") / str(process)
-    # The process may end meanwhile, or belong to somebody else.
-    with suppress(OSError):
-        if path in (folder / "maps").read_text(errors="replace"):
-            return True
-        for descriptor in os.listdir(folder / "fd"):
-            with suppress(OSError):
-                if os.readlink(folder / "fd" / descriptor) == path:
-                    return True
-    return False
-
-
-def _named(processes: list[int] | tuple[int, ...]) -> str:
-    names = [f"process {number}{_command(number)}" for number in processes[:_MOST_NAMED]]
-    if len(processes) > _MOST_NAMED:
-        names.append(f"{len(processes) - _MOST_NAMED} more")
-    return ", ".join(names)
-
-
-def _command(process: int) -> str:
-    with suppress(OSError):
-        return f" ({Path('/proc', str(process), 'comm').read_text().strip()})"
-    return ""
+    """Say that a file is still open or mapped, for a message."""
+    return f"{path.name} is still open: `fuser -v {quote(os.fspath(path))}` shows in which processes"

@@ -7,8 +7,9 @@ import secrets
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from packtrain._core.errors import NotADataset, UsageError
 from packtrain._core.files import file_errors
@@ -30,14 +31,12 @@ from .status import FillFigures
 from .throttles import ReaderThrottle, TokenBucket
 
 OnProgress = Callable[[FillFigures], None]
-Obstacle = Callable[[], str] | None
-"""Describes what is in the way. It is called only now and then, because it may look at all processes."""
 _LOOK: Final = 0.05
 """Seconds between two looks whether a wait is over."""
 _PROGRESS: Final = 0.1
 """Seconds between two calls of `on_progress`."""
 _REPORTS: Final = 0.5
-"""Seconds between two looks at what readers say and at who is in the way."""
+"""Seconds between two looks at what readers say."""
 _FULL: Final = frozenset([errno.ENOSPC, errno.EDQUOT])
 _SHORTEST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 30.0
@@ -71,7 +70,7 @@ def fill(root: Path, source: Source, options: FillOptions, on_progress: OnProgre
         check_folder(root)
         info = _info(root, options, reader)
         encoder = SampleEncoder(info.schema, bare=info.bare, most=options.shard_bytes)
-        with CacheWriter(root, info, options, figures, on_progress) as writer:
+        with closing(CacheWriter(root, info, options, figures, on_progress)) as writer:
             reader.idle = writer.idle
             for sample in reader.samples(encoder):
                 writer.add(sample)
@@ -79,7 +78,7 @@ def fill(root: Path, source: Source, options: FillOptions, on_progress: OnProgre
 
 
 class CacheWriter:
-    """Writes samples into a cache. A context manager: its end publishes what is left.
+    """Writes samples into a cache, until it is closed.
 
     Args:
         root: The cache's folder, which the caller has locked.
@@ -122,12 +121,6 @@ class CacheWriter:
             warnings.warn(printable(warning), RuntimeWarning, stacklevel=3)
         self._evict()
         self._look()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def add(self, sample: NewSample) -> None:
         """Write a sample, once there is room for it. If its shard is full, publish that first.
@@ -249,7 +242,7 @@ class CacheWriter:
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         text = f"{self._root}: {error.strerror}. The shard that was being written is given up: make room there"
         self.figures.problem = text
-        self._wait(lambda: (lambda: text) if time.monotonic() < end else None)
+        self._wait(lambda: text if time.monotonic() < end else "")
 
     def _forget(self, shard: GrowingShard) -> None:
         shard.abandon()
@@ -284,35 +277,28 @@ class CacheWriter:
         if end > start:
             self.figures.waited_seconds += time.monotonic() - start
 
-    def _wait(self, obstacle: Callable[[], Obstacle]) -> None:
+    def _wait(self, obstacle: Callable[[], str]) -> None:
         """Wait until there is no obstacle any more."""
-        if (found := obstacle()) is None:
-            return
-        start = now = told = time.monotonic()
-        waited = self.figures.waited_seconds
-        self.figures.waiting = found()
+        start, waited = time.monotonic(), self.figures.waited_seconds
         try:
-            while found is not None:
-                if now >= told + _REPORTS:
-                    self.figures.waiting, told = found(), now
-                self.figures.waited_seconds = waited + now - start
+            while why := obstacle():
+                self.figures.waiting = why
                 self.idle()
                 time.sleep(_LOOK)
-                found, now = obstacle(), time.monotonic()
+                self.figures.waited_seconds = waited + time.monotonic() - start
         finally:
             self.figures.waiting = ""
-            self.figures.waited_seconds = waited + time.monotonic() - start
 
-    def _readers_behind(self) -> Obstacle:
+    def _readers_behind(self) -> str:
         self._readers.look(self._publisher.newest.end_sample)
         if self._number < self._readers.limit:
-            return None
-        return lambda: (
+            return ""
+        return (
             f"readers are to take {self._readers.lacking(self._number):,} more samples before the next one is written "
             f"(samples_per_insert={self._options.samples_per_insert:g})"
         )
 
-    def _lack_of_room(self) -> Obstacle:
+    def _lack_of_room(self) -> str:
         self._space.check_folder()
         self._evict()
         need, budget, used, publisher = self._need, self._options.budget_bytes, self._space.used, self._publisher
@@ -320,13 +306,12 @@ class CacheWriter:
         if (seen := self._first_unseen) is not None:
             self._readers.look(publisher.newest.end_sample)
             if not publisher.fits(self._space.cost.peak(self._options.shard_bytes), self._most(), seen):
-                return lambda: "the cache is full of samples that no reader has gone through (keep_unseen)"
+                return "the cache is full of samples that no reader has gone through (keep_unseen)"
         if used + need <= budget:
-            shortage = self._space.shortage(need)
-            return (lambda: shortage) if shortage else None
+            return self._space.shortage(need)
         if not publisher.holds_older and publisher.shrink(self._most(), seen):
             return self._lack_of_room()
-        return lambda: (
+        return (
             f"{size(used)} of {size(budget)} are used, and a shard takes up to {size(need)}: "
             f"{publisher.holders() or 'the newest generation, and files that are not part of the cache'}"
         )

@@ -9,7 +9,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -138,16 +137,6 @@ class _Run:
         return self._file.write(state, why, self._figures)
 
 
-@dataclass(frozen=True)
-class _Job:
-    """Order to a filler's process; with `log`, the output goes to a log."""
-
-    root: Path
-    source: str | PickledSource
-    options: FillOptions
-    log: bool
-
-
 def start(root: Path, source: Source | str, options: FillOptions, *, outlive: bool) -> Launched | None:
     """Start a filler in a new interpreter, which inherits nothing, and wait until it has begun.
 
@@ -165,8 +154,8 @@ def start(root: Path, source: Source | str, options: FillOptions, *, outlive: bo
         UsageError: There is no such source.
         FillError: The folder cannot be made, or the filler cannot begin.
     """
-    sent = source if isinstance(source, str) else PickledSource.of(source)
-    job = bytes(ForkingPickler.dumps(_Job(root, sent, options, outlive)))
+    load = partial(load_source, source) if isinstance(source, str) else PickledSource.of(source).load
+    job = bytes(ForkingPickler.dumps((root, load, options, outlive)))
     try:
         launched, answer = launch(_MAIN, job, detached=outlive, grace=_GRACE, users_code=True)
     except NotBegun as error:
@@ -184,11 +173,14 @@ def main(channel: int, job: bytes) -> None:
     # The kernel derives the priority of reading and writing from it.
     os.nice(_NICE)
     try:
-        received: _Job = ForkingPickler.loads(job)
-        root = received.root
-        log = _Log(root) if received.log else None
-        source = received.source if isinstance(received.source, str) else received.source.load()
-        run(root, source, received.options, partial(_report, answer, log))
+        root, load, options, outlive = ForkingPickler.loads(job)
+
+        def begun(_: FillStatus) -> None:
+            if outlive:
+                _log_output(root / LOG)
+            answer.give()
+
+        run(root, load(), options, begun)
     except (Exception, SystemExit) as error:
         said = described(error)
         if not answer.give(**error_to_json(error if isinstance(error, PacktrainError) else FillError(said))):
@@ -196,32 +188,13 @@ def main(channel: int, job: bytes) -> None:
         sys.exit(1)
 
 
-def _report(answer: Answer, log: _Log | None, status: FillStatus) -> None:
-    if log is not None:
-        log.take_output()
-    answer.give()
-
-
-class _Log:
-    """Log that takes the output of a filler whose starter may have ended."""
-
-    def __init__(self, root: Path) -> None:
-        self._path = root / LOG
-        self._open = False
-
-    def take_output(self) -> None:
-        """Redirect the output of this process to the log, and remove the older part of a long log."""
-        if not self._open:
-            self._redirect()
-            self._open = True
-        if os.fstat(1).st_size > _MOST_LOG:
-            kept = self._path.read_bytes()[-_MOST_LOG // 2 :]
-            os.ftruncate(1, 0)
-            os.write(1, kept)
-
-    def _redirect(self) -> None:
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+def _log_output(path: Path) -> None:
+    """Let the output of this process go to a log, and remove the older part of a long one."""
+    with path.open("ab") as log:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-            os.dup2(descriptor, stream.fileno())
-        os.close(descriptor)
+            os.dup2(log.fileno(), stream.fileno())
+        if log.tell() > _MOST_LOG:
+            kept = path.read_bytes()[-_MOST_LOG // 2 :]
+            log.truncate(0)
+            log.write(kept)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from packtrain._core.errors import CorruptFile
 from packtrain._core.files import fsync_folder
 from packtrain._core.generations import (
     GENERATIONS,
+    REMEDY,
     SHARDS,
     CacheInfo,
     Generation,
@@ -45,11 +45,10 @@ class Publisher:
     def __init__(self, root: Path, info: CacheInfo) -> None:
         self._root: Final = root
         self._info: Final = info
-        self._held = _load(root)
+        self._held = {number: Generation.load(root, number) for number in generation_numbers(root)}
         clear_up(root, self.newest.end_shard)
-        names = os.listdir(root / SHARDS)
-        numbers = sorted({number for name in names if (number := shard_number(Path(name))) is not None})
-        self._allocated = {number: self._measure(number) for number in numbers}
+        numbers = set(map(shard_number, (root / SHARDS).iterdir())) - {-1}
+        self._allocated = {number: self._measure(number) for number in sorted(numbers)}
         self._check_newest()
 
     @property
@@ -191,24 +190,6 @@ class Publisher:
             if not whole:
                 raise CorruptFile(
                     f"{container_path} or its index is missing or has another size than generation {newest.number} "
-                    f"says. A growing cache cannot be repaired: delete {self._root}, and let it fill again",
+                    f"says. {REMEDY}",
                     file=container_path.name,
                 )
-
-
-def _load(root: Path) -> dict[int, Generation]:
-    numbers = generation_numbers(root)
-    held = {}
-    for number in numbers:
-        try:
-            held[number] = Generation.load(root, number)
-        except CorruptFile as error:
-            path = generation_path(root, number)
-            if number != numbers[-1]:
-                way = f"No reader can open it: delete {path}"
-            elif len(numbers) > 1:
-                way = f"End all readers and delete {path} to continue from the generation before it"
-            else:
-                way = f"Delete {root}, and let it fill again"
-            raise CorruptFile(f"{error}. {way}", file=path.name) from error
-    return held

@@ -32,7 +32,6 @@ from packtrain._formats.writing import NewSample, shard_writer
 from packtrain._packer.columns import RowWriter
 from packtrain._storage.staging.kernel import start_writeback
 
-_SIDECARS: Final = (".idx",)
 _WRITE_BEHIND: Final = 8 << 20
 """Bytes after which a part of a shard is sent to the disk."""
 _SHARE: Final = 0.5
@@ -137,8 +136,7 @@ class GrowingShard:
 def shard_files(root: Path, info: CacheInfo, number: int) -> tuple[Path, ...]:
     """Return the paths of a shard: the container, its index, and the sidecar that a tar shard has."""
     final = shard_path(root, container(info.format).SUFFIX, number)
-    sidecars = (final.with_suffix(suffix) for suffix in _SIDECARS)
-    return final, index_path(root, number), *sidecars
+    return final, index_path(root, number), final.with_suffix(".idx")
 
 
 def allocated(path: Path) -> int:
@@ -164,19 +162,11 @@ def stays_in_memory(budget: int, available: float | None = None) -> bool:
 
 def write_behind(path: Path, start: int, end: int) -> None:
     """Start to write a part of a file to the disk, without waiting for it. A missing file is ignored."""
-    with suppress(OSError):
-        descriptor = open_regular(path)
-        try:
-            start_writeback(descriptor, start, end - start)
-        finally:
-            os.close(descriptor)
+    with suppress(OSError), os.fdopen(open_regular(path), "rb") as file:
+        start_writeback(file.fileno(), start, end - start)
 
 
 def drop_from_memory(path: Path) -> None:
     """Drop a file from the page cache, after fsync. In tmpfs this does nothing."""
-    with suppress(OSError):
-        descriptor = open_regular(path)
-        try:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
+    with suppress(OSError), os.fdopen(open_regular(path), "rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

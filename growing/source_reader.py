@@ -11,9 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from queue import Empty, SimpleQueue
-from typing import Any, Final, NamedTuple, Protocol, Self, cast, runtime_checkable
+from typing import Any, Final, NamedTuple, Self, cast
 
 from packtrain._core.errors import FillError, MissingDependency, UsageError
 from packtrain._core.schema import Schema
@@ -31,7 +31,6 @@ Source = Callable[[], Iterable[Sample]]
 """Called without arguments, returns an iterator of samples; it is called again when that fails."""
 
 _IDLE_SECONDS: Final = 0.1
-_STALL_SECONDS: Final = 10.0
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 30.0
 _FAILURES: Final = 8
@@ -43,17 +42,8 @@ _HOPELESS: Final = 1000
 _FIRST_SAMPLES: Final = 64
 _FIRST_BYTES: Final = 64 << 20
 """So many samples or bytes show the schema of a new cache."""
-_SHOWN_REASONS: Final = 3
 _LONGEST_PROBLEM: Final = 2000
 _CLOSING_SECONDS: Final = 1.0
-
-
-@runtime_checkable
-class SourceWithSchema(Protocol):
-    """A source that knows the schema of its samples."""
-
-    def sample_schema(self) -> Schema:
-        """Return the schema of all samples."""
 
 
 class SourceReader:
@@ -73,15 +63,19 @@ class SourceReader:
         self._source: Final = source
         self._most_first_bytes: Final = min(options.shard_bytes, _FIRST_BYTES)
         self._figures: Final = figures
-        self._thread: _SourceThread | None = None
+        self._asked: SimpleQueue[bool] = SimpleQueue()
+        self._answers: SimpleQueue[_Answer] = SimpleQueue()
+        # It makes one step of the source whenever it is asked to, and does not keep the process alive.
+        self._thread: Final = threading.Thread(
+            target=_run, args=(source, self._asked, self._answers), name="packtrain source", daemon=True
+        )
+        self._thread.start()
         self._ended = False
         self._first: list[Sample] = []
         self._pause = _FIRST_PAUSE
         self._accepted = False
         self._failures = 0
-        self._reasons: dict[str, None] = {}
         self._refused_in_row = 0
-        self._refused_since = ""
 
     def schema(self, cache: Schema | None) -> Schema:
         """Return the schema of the samples: that of the cache, or what the source or its first samples say.
@@ -93,8 +87,9 @@ class SourceReader:
             FillError: The first samples differ, or none of them can be stored, or the source has none.
             UsageError: The schema of the source is not that of the cache.
         """
-        source: object = self._source
-        stated = source.sample_schema() if isinstance(source, SourceWithSchema) else None
+        # `RandomRecords` knows the schema of its samples.
+        state: Callable[[], Schema] | None = getattr(self._source, "sample_schema", None)
+        stated = None if state is None else state()
         if cache is None:
             return stated or self._schema_of_first()
         if stated is not None and stated != cache:
@@ -110,23 +105,19 @@ class SourceReader:
         Raises:
             FillError: The source has failed again and again, and never yielded a sample.
         """
-        try:
-            for sample in self._all():
-                try:
-                    encoded = encoder.encode(sample)
-                except Refused as refusal:
-                    self._refuse(str(refusal))
-                else:
-                    self._accept()
-                    yield encoded
-        finally:
-            self.close()
+        for sample in self._all():
+            try:
+                encoded = encoder.encode(sample)
+            except Refused as refusal:
+                self._refuse(str(refusal))
+            else:
+                self._accept()
+                yield encoded
 
     def close(self) -> None:
         """End the source. A source that does not return is left to itself."""
-        if self._thread is not None:
-            self._thread.close()
-            self._thread = None
+        self._asked.put(False)
+        self._thread.join(_CLOSING_SECONDS)
 
     def __enter__(self) -> Self:
         return self
@@ -165,35 +156,27 @@ class SourceReader:
 
     def _raw(self) -> Iterator[Sample]:
         """Yield what the source yields, and call the source again where it fails."""
-        if self._thread is None:
-            self._thread = _SourceThread(self._source)
         while not self._ended:
-            answer = self._next(self._thread)
+            answer = self._next()
             self._ended = answer is _END
             if answer.error is not None:
                 self._fail(answer.error)
             elif not self._ended:
                 yield answer.sample
 
-    def _next(self, thread: _SourceThread) -> _Answer:
-        thread.ask()
-        started, since = time.monotonic(), ""
-        while (answer := thread.answer(_IDLE_SECONDS)) is None:
-            seconds = time.monotonic() - started
-            if seconds >= _STALL_SECONDS:
-                since = since or _ago(seconds)
-                self._report(f"the source has yielded nothing since {since} ({seconds:.0f} s)")
+    def _next(self) -> _Answer:
+        self._asked.put(True)
+        while True:
+            with suppress(Empty):
+                return self._answers.get(timeout=_IDLE_SECONDS)
             self.idle()
-        if since:
-            self._report(f"the source yielded nothing from {since} to {_ago(0)}")
-        return answer
 
     def _fail(self, error: BaseException) -> None:
         self._failures += 1
         self._figures.failures += 1
         if not self._accepted and isinstance(error, UsageError | MissingDependency):
             raise error
-        what = f"the source failed at {_ago(0)}, {with_line(error, __file__)}"
+        what = f"the source failed at {datetime.now():%H:%M:%S}, {with_line(error, __file__)}"
         if not self._accepted and self._failures >= _FAILURES:
             raise FillError(f"{what}. It failed {self._failures} times, and never yielded a sample") from error
         self._report(f"{what}. It is called again after {self._pause:.1f} s")
@@ -202,19 +185,12 @@ class SourceReader:
     def _refuse(self, reason: str) -> None:
         self._figures.refused += 1
         self._refused_in_row += 1
-        if self._refused_in_row == 1:
-            self._refused_since = _ago(0)
-        if len(self._reasons) < _SHOWN_REASONS:
-            self._reasons[reason[:_LONGEST_PROBLEM]] = None
         if not self._accepted and self._refused_in_row >= _HOPELESS:
             raise FillError(f"the first {self._refused_in_row} samples of the source were refused. The last: {reason}")
-        if self._refused_in_row < _REFUSED:
-            self._report(f"{self._figures.refused} samples were refused, among them: {'; '.join(self._reasons)}")
-        else:
-            self._report(
-                f"all {self._refused_in_row} samples since {self._refused_since} were refused. The last: {reason}. If "
-                "the source is to stay as it is, fill another folder"
-            )
+        self._report(
+            f"{self._figures.refused} samples were refused, the last {self._refused_in_row} in a row: {reason}. If the "
+            "source is to stay as it is, fill another folder"
+        )
         if self._refused_in_row % _REFUSED == 0:
             self._wait()
         else:
@@ -247,34 +223,6 @@ class _Answer(NamedTuple):
 
 
 _END: Final = _Answer()
-
-
-class _SourceThread:
-    """A thread that makes steps of a source. It does not keep the process alive."""
-
-    def __init__(self, source: Source) -> None:
-        self._asked: SimpleQueue[bool] = SimpleQueue()
-        self._answers: SimpleQueue[_Answer] = SimpleQueue()
-        self._thread = threading.Thread(
-            target=_run, args=(source, self._asked, self._answers), name="packtrain source", daemon=True
-        )
-        self._thread.start()
-
-    def ask(self) -> None:
-        """Ask for a step."""
-        self._asked.put(True)
-
-    def answer(self, seconds: float) -> _Answer | None:
-        """Return what the step has brought, `_END` if the source has ended; None if the step takes longer."""
-        try:
-            return self._answers.get(timeout=seconds)
-        except Empty:
-            return None
-
-    def close(self) -> None:
-        """End the thread, if the source returns soon."""
-        self._asked.put(False)
-        self._thread.join(_CLOSING_SECONDS)
 
 
 def _run(source: Source, asked: SimpleQueue[bool], answers: SimpleQueue[_Answer]) -> None:
@@ -312,8 +260,3 @@ def _close(samples: Iterator[Any] | None) -> None:
     if hasattr(samples, "close"):
         with suppress(BaseException):
             cast(Any, samples).close()
-
-
-def _ago(seconds: float) -> str:
-    """Return the time of day so many seconds ago."""
-    return f"{datetime.now() - timedelta(seconds=seconds):%H:%M:%S}"

@@ -107,8 +107,8 @@ class Space:
             shard_bytes: What its samples add at most, see `ShardCost.sample`.
             shards: Number of shards of the generation that will end with it.
         """
-        document = _padded(1024 + 3 * _NUMBER_LINE * (shards + 1), self._block)
-        return self.cost.peak(shard_bytes) + 2 * document + _SMALL_FILES * self._block
+        document_blocks = -(-(1024 + 3 * _NUMBER_LINE * (shards + 1)) // self._block)
+        return self.cost.peak(shard_bytes) + (2 * document_blocks + _SMALL_FILES) * self._block
 
     def shortage(self, need: int) -> str:
         """Say why `need` bytes more do not fit the file system, or the memory that holds it; empty if they do."""
@@ -121,7 +121,3 @@ class Space:
             f"{place} has room for {size(max(0, found.bytes))} more in {self._root}, and a shard takes up to "
             f"{size(need)}: make room there"
         )
-
-
-def _padded(length: int, block: int) -> int:
-    return length + -length % block

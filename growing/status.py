@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 from packtrain._core.document import dump_document, load_document, parse_document
 from packtrain._core.errors import DatasetError
-from packtrain._core.files import temporary_path
+from packtrain._core.files import write_file
 from packtrain._core.generations import STATUS
 from packtrain._core.manifest import Count, Time
 from packtrain._core.printable import one_line
@@ -179,7 +179,7 @@ class StatusFile:
         self._started_ns = time.time_ns()
         self._start = self._moved = time.monotonic()
         before = _load(root)
-        self._writes = DiskWrites(() if before is None else before.hours)
+        self._hours = () if before is None else before.hours
         self._drive = drive_bytes(root)
         self._written = 0
         self._samples = 0
@@ -205,7 +205,7 @@ class StatusFile:
     def write(self, state: str, why: str, figures: FillFigures) -> FillStatus:
         """Write the document, and return what it says. A failure to write is a problem in the figures."""
         now, now_ns = time.monotonic(), time.time_ns()
-        self._writes.add(figures.written_bytes - self._written, now_ns)
+        self._hours = with_writes(self._hours, figures.written_bytes - self._written, now_ns)
         self._written = figures.written_bytes
         while len(self._past) > 1 and now - self._past[1][0] >= _WINDOW:
             self._past.popleft()
@@ -220,26 +220,17 @@ class StatusFile:
             self._budget,
             (figures.sample_bytes - count) / max(now - then, _EVERY),
             figures.sample_bytes / max(now - self._start, _EVERY),
-            self._writes.hours,
+            self._hours,
             replace(figures),
         )
         try:
-            self._save(document)
+            # Not fsynced: after a crash of the machine, there is no filler to tell about.
+            content = dump_document({"version": _VERSION, **asdict(document)})
+            write_file(self._root / STATUS, [content], durable=False)
         except OSError as error:
             # Filling goes on without it.
             figures.problem = f"the status cannot be written: {reason(error)}"
         return _status(self._root, document, self._drive, alive=state in RUNNING)
-
-    def _save(self, document: _Document) -> None:
-        path = self._root / STATUS
-        temporary = temporary_path(path)
-        try:
-            temporary.write_bytes(dump_document({"version": _VERSION, **asdict(document)}))
-            # Not fsynced: after a crash of the machine, there is no filler to tell about.
-            temporary.rename(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
 
 
 def read_status(root: Path) -> FillStatus:
@@ -359,24 +350,14 @@ class Hour:
     bytes: Count
 
 
-class DiskWrites:
-    """Bytes written in the last 24 hours, kept by the hour."""
-
-    def __init__(self, hours: Iterable[Hour] = ()) -> None:
-        self._hours = {hour.start_ns // _HOUR_NS: hour for hour in hours}
-
-    def add(self, count: int, now_ns: int) -> None:
-        """Count bytes that were written, and forget what is older than a day."""
-        number = now_ns // _HOUR_NS
-        before = self._hours.get(number, Hour(now_ns, 0))
-        self._hours[number] = Hour(before.start_ns, before.bytes + count)
-        # A clock that was put back leaves hours of the future.
-        self._hours = {each: hour for each, hour in self._hours.items() if number - 24 < each <= number}
-
-    @property
-    def hours(self) -> tuple[Hour, ...]:
-        """The hours in which something was written, oldest first."""
-        return tuple(self._hours[number] for number in sorted(self._hours))
+def with_writes(hours: Iterable[Hour], count: int, now_ns: int) -> tuple[Hour, ...]:
+    """Count bytes that were written, and forget what is older than a day. The hours come oldest first."""
+    by_number = {hour.start_ns // _HOUR_NS: hour for hour in hours}
+    now = now_ns // _HOUR_NS
+    before = by_number.get(now, Hour(now_ns, 0))
+    by_number[now] = Hour(before.start_ns, before.bytes + count)
+    # A clock that was put back leaves hours of the future.
+    return tuple(by_number[number] for number in sorted(by_number) if now - 24 < number <= now)
 
 
 def written_in_a_day(hours: Iterable[Hour], now_ns: int) -> tuple[int, int]:

@@ -86,7 +86,7 @@ def test_new_shards_come_as_headroom_allows_while_a_reader_keeps_its_generation(
     before = reader.generation
     for epoch in range(5):
         waiting, figures = until_it_waits(root, SMALL, 2000 * (epoch + 1))
-        assert f"generation {reader.generation.number} is read by process {os.getpid()} (" in waiting
+        assert f"generation {reader.generation.number} is read by process {os.getpid()}" in waiting
         assert figures.shards >= 4
         assert_sound(reader)
         assert reader.generation == before
@@ -351,11 +351,8 @@ def test_what_packtrain_did_not_make_stays_and_is_named_and_what_it_left_goes(ro
     assert_sound(newest_store(root))
 
 
-@pytest.mark.parametrize(
-    ("damage", "way"),
-    [("only", "Delete .*cache, and let"), ("newest", "End all readers and delete"), ("older", "No reader can open it")],
-)
-def test_a_damaged_generation_is_an_error_that_says_what_to_do(damage: str, way: str, root: Path) -> None:
+@pytest.mark.parametrize("damage", ["only", "newest", "older"])
+def test_a_damaged_generation_is_an_error_that_says_what_to_do(damage: str, root: Path) -> None:
     fill(root, source(40), SMALL)
     keep = newest_store(root)
     if damage != "only":
@@ -363,7 +360,7 @@ def test_a_damaged_generation_is_an_error_that_says_what_to_do(damage: str, way:
     numbers = generation_numbers(root)
     path = generation_path(root, numbers[0 if damage == "older" else -1])
     path.write_text(path.read_text().replace("records", "rexords"))
-    with pytest.raises(CorruptFile, match=rf"{path.name}.*{way}"):
+    with pytest.raises(CorruptFile, match=rf"{path.name}.*delete this file.*delete its folder"):
         fill(root, source(1), SMALL)
     keep.release()
     if damage == "newest":

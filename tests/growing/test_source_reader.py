@@ -207,8 +207,7 @@ def test_garbage_is_refused_counted_and_told() -> None:
     assert list(taken(source, figures)) == list(range(MANY))
     assert figures.refused == 2 + MANY - 101
     assert f"{figures.refused} samples were refused" in figures.problem
-    assert "not an object of type NoneType" in figures.problem
-    assert figures.problem.count(";") == 2, "three reasons are enough"
+    assert "another folder" in figures.problem
 
 
 def test_a_source_that_yields_other_fields_for_good_is_told_and_does_not_run_hot(clock: Time) -> None:
@@ -222,7 +221,7 @@ def test_a_source_that_yields_other_fields_for_good_is_told_and_does_not_run_hot
     schema = schema_of(sample(0))
     assert list(taken(source, figures, lambda: told.add(figures.problem), schema)) == [0, 1]
     assert figures.refused == 1000
-    assert any("all 1000 samples" in each and "float32 [4]" in each and "another folder" in each for each in told)
+    assert any("1000 in a row" in each and "float32 [4]" in each and "another folder" in each for each in told)
     assert sum(clock.slept) > 10
 
 
@@ -279,8 +278,7 @@ def test_problems_have_a_length_that_can_be_shown() -> None:
     assert len(figures.problem) < 3000
 
 
-def test_a_stall_is_told_while_it_lasts_and_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_STALL_SECONDS", 0.3)
+def test_others_are_served_while_a_source_stalls() -> None:
     go_on = threading.Event()
 
     def source() -> Iterator[Any]:
@@ -288,17 +286,7 @@ def test_a_stall_is_told_while_it_lasts_and_others_are_served(monkeypatch: pytes
         assert go_on.wait(60)
         yield sample(1)
 
-    figures, told = FillFigures(), []
-
-    def idle() -> None:
-        told.append(figures.problem)
-        if "has yielded nothing since" in figures.problem:
-            go_on.set()
-
-    assert list(taken(source, figures, idle, schema_of(sample(0)))) == [0, 1]
-    assert told[0] == ""
-    assert len(told) >= 3
-    assert re.fullmatch(r"the source yielded nothing from [0-9:]{8} to [0-9:]{8}", figures.problem)
+    assert list(taken(source, None, go_on.set, schema_of(sample(0)))) == [0, 1]
 
 
 def test_a_generator_is_closed_when_nobody_wants_more() -> None:

@@ -19,13 +19,13 @@ from packtrain._growing import cache_folder
 from packtrain._growing import status as module
 from packtrain._growing.cache_folder import is_filled, lock_cache
 from packtrain._growing.status import (
-    DiskWrites,
     FillFigures,
     FillStatus,
     Hour,
     StatusFile,
     drive_bytes,
     read_status,
+    with_writes,
     written_in_a_day,
 )
 
@@ -76,7 +76,7 @@ class TestDocument:
         file = StatusFile(root, BUDGET)
         now = time.time_ns()
         for hour in range(30):
-            file._writes.add(1 << 60, now - (29 - hour) * HOUR)
+            file._hours = with_writes(file._hours, 1 << 60, now - (29 - hour) * HOUR)
         largest = {name: 1 << 62 for name, value in asdict(FillFigures()).items() if type(value) is int}
         file.update(FillFigures(**largest, waiting="w" * 500, problem="p" * 2000))
         assert 2 * (root / STATUS).stat().st_blocks * 512 < 32 << 10
@@ -229,15 +229,13 @@ class TestDiskWrites:
         assert read_status(root).written_day_bytes == 120
 
     def test_a_day_is_forgotten_by_the_hour(self) -> None:
-        writes = DiskWrites()
+        hours: tuple[Hour, ...] = ()
         for hour in range(100, 140):
-            writes.add(10, hour * HOUR + 5)
-        assert [hour.start_ns for hour in writes.hours] == [hour * HOUR + 5 for hour in range(116, 140)]
+            hours = with_writes(hours, 10, hour * HOUR + 5)
+        assert [hour.start_ns for hour in hours] == [hour * HOUR + 5 for hour in range(116, 140)]
 
     def test_a_clock_that_is_put_back_does_no_harm(self) -> None:
-        writes = DiskWrites([Hour(500 * HOUR, 10)])
-        writes.add(5, 100 * HOUR)
-        assert writes.hours == (Hour(100 * HOUR, 5),)
+        assert with_writes([Hour(500 * HOUR, 10)], 5, 100 * HOUR) == (Hour(100 * HOUR, 5),)
 
     def test_less_than_a_day_is_extrapolated(self) -> None:
         now = 1000 * HOUR
