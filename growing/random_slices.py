@@ -132,11 +132,7 @@ def _hdf5(path: Path, name: str | None) -> Iterator[Any]:
     if not h5py.is_hdf5(path):
         raise UsageError(f"{path} is neither an .npy file nor an HDF5 file, nor the folder of a Zarr array")
     with h5py.File(path, "r") as file:
-        if name is None:
-            name = _only_one(path, [name for name, found in file.items() if isinstance(found, h5py.Dataset)])
-        if not isinstance(file.get(name), h5py.Dataset):
-            raise UsageError(f"{path} has no dataset {name!r}; at its top are {', '.join(file) or 'none'}")
-        yield file[name]
+        yield _chosen(path, file, h5py.Dataset, name)
 
 
 @contextmanager
@@ -148,20 +144,21 @@ def _zarr(path: Path, name: str | None) -> Iterator[Any]:
     if not any((path / file).exists() for file in ("zarr.json", ".zarray", ".zgroup")):
         raise UsageError(f"{path} is a folder, but neither a Zarr array nor a Zarr group")
     found = zarr.open(fspath(path), mode="r")
-    if isinstance(found, zarr.Array):
-        if name is not None:
-            raise UsageError(f"{path} is one array: leave out name={name!r}")
-        yield found
-        return
+    if not isinstance(found, zarr.Array):
+        found = _chosen(path, found, zarr.Array, name)
+    elif name is not None:
+        raise UsageError(f"{path} is one array: leave out name={name!r}")
+    yield found
+
+
+def _chosen(path: Path, group: Any, kind: type[Any], name: str | None) -> Any:
+    """Return the array called `name` in a file or a group; with None, the only one at its top."""
     if name is None:
-        name = _only_one(path, [name for name, _ in found.arrays()])
-    array = found.get(name)
-    if not isinstance(array, zarr.Array):
-        raise UsageError(f"{path} has no array {name!r}; at its top are {', '.join(found) or 'none'}")
-    yield array
-
-
-def _only_one(path: Path, names: list[str]) -> str:
-    if len(names) != 1:
-        raise UsageError(f"{path} has {len(names)} arrays at its top ({', '.join(names)}): say which one by name")
-    return names[0]
+        names = [each for each in group if isinstance(group.get(each), kind)]
+        if len(names) != 1:
+            raise UsageError(f"{path} has {len(names)} arrays at its top ({', '.join(names)}): say which one by name")
+        name = names[0]
+    found = group.get(name)
+    if not isinstance(found, kind):
+        raise UsageError(f"{path} has no array {name!r}; at its top are {', '.join(group) or 'none'}")
+    return found
