@@ -71,9 +71,9 @@ def remove_temporaries(folder: Path, name: str = "*") -> None:
         path.unlink(missing_ok=True)
 
 
-def remove_abandoned(folder: Path, name: str = "*") -> None:
+def remove_abandoned(folder: Path) -> None:
     """Like `remove_temporaries`, but leaves all files alone whose owner may still be at work, or is not known."""
-    for path in folder.glob(f".{name}{_TEMPORARY}*-*"):
+    for path in folder.glob(f".*{_TEMPORARY}*-*"):
         owner = ProcessName.parse(path.name.rpartition(_TEMPORARY)[2].rpartition("-")[0])
         if owner is not None and owner.ended:
             path.unlink(missing_ok=True)
@@ -81,15 +81,11 @@ def remove_abandoned(folder: Path, name: str = "*") -> None:
 
 def fsync_folder(folder: Path) -> None:
     """Makes renames and removals in `folder` durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    fsync_file(folder)
 
 
 def fsync_file(path: Path) -> None:
-    """Makes the content of `path` durable, whichever process wrote it."""
+    """Makes the content of a file or a folder durable, whichever process wrote it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -175,17 +175,16 @@ class Columns:
         self._rows = rows
         self._prefix = prefix
         self._dtypes = dtypes
-        self._arrays = {column.name.removeprefix(prefix): map_column(folder, column) for column in columns}
+        described = {column.name.removeprefix(prefix): column for column in columns}
+        self._arrays = {name: map_column(folder, column) for name, column in described.items()}
         blocks = self._arrays.pop(BLOCKS, None)
-        described = next((column for column in columns if column.name == prefix + BLOCKS), None)
-        form = None if blocks is None else (blocks.dtype.str, blocks.shape)
-        if blocks is None or described is None or form != ("<u4", (_block_count(rows),)):
+        if blocks is None or (blocks.dtype.str, blocks.shape) != ("<u4", (_block_count(rows),)):
             raise CorruptFile(
                 f"{folder}: the manifest describes no usable column {prefix + BLOCKS!r}",
                 file=f"index/{prefix}{BLOCKS}.npy",
             )
-        header = npy_header(described.dtype, described.shape)
-        if crc32c(_byte_view(blocks), crc32c(header)) != described.crc32c:
+        header = npy_header(described[BLOCKS].dtype, described[BLOCKS].shape)
+        if crc32c(_byte_view(blocks), crc32c(header)) != described[BLOCKS].crc32c:
             raise _damaged(self._file(BLOCKS), "its checksum differs from the manifest's")
         for name, array in self._arrays.items():
             self._check_form(name, array)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from io import FileIO
 from pathlib import Path
 from typing import Final
 
@@ -97,14 +98,7 @@ def read_regular(
     """
     descriptor = open_regular(path, dir_fd=dir_fd, follow=follow, below=below)
     with os.fdopen(descriptor, "rb", buffering=0) as file:
-        pieces, left = [], most + 1
-        # The size that fstat tells is not asked for: the file may grow while it is read.
-        while left and (piece := file.read(min(left, 1 << 20))):
-            pieces.append(piece)
-            left -= len(piece)
-    if not left:
-        raise OSError(errno.EFBIG, f"it is larger than {most} bytes", os.fspath(path))
-    return b"".join(pieces)
+        return _read(file, path, most)
 
 
 def read_named(path: Path, most: int) -> bytes:
@@ -116,11 +110,19 @@ def read_named(path: Path, most: int) -> bytes:
     if not stat.S_ISFIFO(os.stat(path).st_mode):
         return read_regular(path, most)
     # A pipe that has no writer yet is waited for, as by any program that reads one.
-    with path.open("rb") as file:
-        data = file.read(most + 1)
-    if len(data) > most:
+    with path.open("rb", buffering=0) as file:
+        return _read(file, path, most)
+
+
+def _read(file: FileIO, path: str | Path, most: int) -> bytes:
+    pieces, left = [], most + 1
+    # The size that fstat tells is not asked for: the file may grow while it is read.
+    while left and (piece := file.read(min(left, 1 << 20))):
+        pieces.append(piece)
+        left -= len(piece)
+    if not left:
         raise OSError(errno.EFBIG, f"it is larger than {most} bytes", os.fspath(path))
-    return data
+    return b"".join(pieces)
 
 
 def is_stream(path: Path) -> bool:
