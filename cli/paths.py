@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from typing_extensions import override
 
+from packtrain._core.overriding import override
 from packtrain._core.paths import is_address, is_hub_address, local_path
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import click
-from typing_extensions import override
 
+from packtrain._core.overriding import override
 from packtrain._core.suggestions import did_you_mean
 
 Word = TypeVar("Word", bound=str | Path)

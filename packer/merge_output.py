@@ -8,8 +8,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
-from typing_extensions import override
-
 from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import CorruptFile, NotThere
 from packtrain._core.files import (
@@ -24,6 +22,7 @@ from packtrain._core.files import (
 )
 from packtrain._core.manifest import FileInfo
 from packtrain._core.opening import read_regular
+from packtrain._core.overriding import override
 from packtrain._storage.location import Location
 from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.remote.objects import Objects

@@ -18,14 +18,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from typing_extensions import override
-
 from packtrain._core.arguments import path_of
 from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import Denied, NotThere, OutputConflict, RemoteError, UsageError
 from packtrain._core.files import file_errors, make_folder, write_file
 from packtrain._core.locks import Lock
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, ShardInfo
+from packtrain._core.overriding import override
 from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.remote.download import download, in_threads
 from packtrain._storage.remote.objects import Objects

@@ -17,8 +17,6 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from typing_extensions import override
-
 from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import (
     CorruptFile,
@@ -31,6 +29,7 @@ from packtrain._core.errors import (
 )
 from packtrain._core.files import make_folder, write_file
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, VERSIONS, Manifest
+from packtrain._core.overriding import override
 from packtrain._core.versions import (
     BASE,
     BASE_MANIFEST,

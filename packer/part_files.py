@@ -10,13 +10,12 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
-from typing_extensions import override
-
 from packtrain._core.document import MOST_BYTES
 from packtrain._core.files import NO_LOCKS, fsync_folder
 from packtrain._core.locks import Lock
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, Manifest
 from packtrain._core.opening import read_regular
+from packtrain._core.overriding import override
 from packtrain._core.versions import BASE, BASE_MANIFEST, has_versions
 from packtrain._storage.remote.download import in_threads
 from packtrain._storage.remote.objects import Found, Objects

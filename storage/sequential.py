@@ -10,11 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from typing_extensions import override
-
 from packtrain._core.errors import NotThere, PackError, RemoteError
 from packtrain._core.files import MiB, checksum_file
 from packtrain._core.opening import open_regular
+from packtrain._core.overriding import override
 
 from .location import Location, each
 from .remote.objects import Objects

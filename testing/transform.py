@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from typing_extensions import override
 
 from packtrain import PackOptions, StoreOptions, open_dataset, pack
+from packtrain._core.overriding import override
 from packtrain.transforms import Compose
 
 from .loading import LoadingContract, require_same

@@ -9,9 +9,9 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Final
 
 import accimage
-from typing_extensions import override
 
 from packtrain._core.errors import MissingDependency
+from packtrain._core.overriding import override
 
 from ..jpeg_markers import too_many_scans
 from ..pillow import require_pillow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
 
-from typing_extensions import override
+from packtrain._core.overriding import override
 
 from ..coefficients import record_frame
 from ..jpeg_markers import frame_header

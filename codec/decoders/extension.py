@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import override
+
+from packtrain._core.overriding import override
 
 from ..native import absence, extension
 from ..pillow import require_pillow

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import simplejpeg
-from typing_extensions import override
+
+from packtrain._core.overriding import override
 
 from ..jpeg_markers import frame_header, too_many_scans
 from ..pillow import require_pillow

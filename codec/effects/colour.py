@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
-from typing_extensions import override
+
+from packtrain._core.overriding import override
 
 from ..native import Extension
 from ..pillow import require_pillow

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import override
+
+from packtrain._core.overriding import override
 
 from ..native import Extension
 from .colour import Enhancement

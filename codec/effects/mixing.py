@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import override
 
 from packtrain._core.errors import UsageError
+from packtrain._core.overriding import override
 
 from ..native import Extension
 from ..pillow import require_pillow

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import override
+
+from packtrain._core.overriding import override
 
 from ..native import Extension
 from .operation import PixelOperation, Pixels

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import override
 
 from packtrain._core.errors import UsageError
+from packtrain._core.overriding import override
 
 from ..native import Extension, extension
 from ..pillow import require_pillow

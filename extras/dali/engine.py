@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch.utils.dlpack import from_dlpack
-from typing_extensions import override
 
 from packtrain._codec.image_plan import ImagePlan
 from packtrain._codec.stages import Stage
 from packtrain._core.errors import CorruptRecord, LoaderError
+from packtrain._core.overriding import override
 from packtrain._core.schema import IMAGE
 from packtrain._readers.loader.batches import BatchMaker, Probe
 from packtrain._readers.loader.engine import Batch, Job, SerialEngine

@@ -5,9 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
-
-from typing_extensions import Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
 from packtrain._core.arguments import choice, whole
 from packtrain._core.errors import MissingDependency, UsageError

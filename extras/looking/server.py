@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 from urllib.parse import parse_qs, urlsplit
 
-from typing_extensions import override
-
 from packtrain._core.errors import PacktrainError, UsageError
+from packtrain._core.overriding import override
 from packtrain._core.printable import one_line, printable
 from packtrain._readers.dataset.pictures import stored_texts
 

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any, Final, Literal
 
 import torch
-from typing_extensions import override
 
 from packtrain._core.arguments import choice, refuse_unknown, unexpected, whole
+from packtrain._core.overriding import override
 from packtrain._readers.dataset.image_dataset import ImageDataset, instead_of, open_dataset
 from packtrain._readers.loader.arguments import REFUSED
 from packtrain._readers.loader.loader import Loader

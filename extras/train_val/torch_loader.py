@@ -11,9 +11,9 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
-from typing_extensions import override
 
 from packtrain._core.errors import LoaderError, PacktrainError
+from packtrain._core.overriding import override
 from packtrain._readers.loader.arguments import prefetch_factor_of, workers_of
 from packtrain._readers.loader.batches import BatchMaker, Made, Probe
 from packtrain._readers.loader.engine import Backend, Batch, Engine, Job

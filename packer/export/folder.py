@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from typing_extensions import override
 
 from packtrain._core.files import fsync_file, fsync_folder, make_folder, remove_temporaries, write_file
 from packtrain._core.kinds import KINDS
+from packtrain._core.overriding import override
 from packtrain._core.schema import IMAGE, LABEL, Field
 
 from ..lists.folder import TORCHVISION_SUFFIXES

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import numpy as np
-from typing_extensions import override
 
 from packtrain._codec.values import parse_npy
 from packtrain._core.files import MiB, fsync_file, publish, temporary_path
+from packtrain._core.overriding import override
 from packtrain._core.schema import LABEL, Field
 
 from ..lists.parquet import require_pyarrow

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from typing_extensions import override
-
 from packtrain._core.files import write_file
+from packtrain._core.overriding import override
 from packtrain._core.schema import IMAGE
 from packtrain._formats.tar.reader import BLOCK
 

@@ -12,7 +12,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
-from typing_extensions import override
 
 from packtrain._core.arguments import choice
 from packtrain._core.errors import CorruptFile, CorruptRecord, GenerationGone
@@ -31,6 +30,7 @@ from packtrain._core.index import ROWS_PER_BLOCK
 from packtrain._core.mounts import is_network
 from packtrain._core.npy import table_header
 from packtrain._core.opening import open_regular
+from packtrain._core.overriding import override
 from packtrain._core.paths import local_path
 from packtrain._core.problems import reading
 from packtrain._core.schema import IMAGE

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from typing_extensions import override
 
 from packtrain._core.errors import CorruptFile
 from packtrain._core.manifest import INDEX, Manifest
 from packtrain._core.mounts import is_network
+from packtrain._core.overriding import override
 
 from .shards import Integers, Io, ShardFile, Shards
 

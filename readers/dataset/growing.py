@@ -9,13 +9,13 @@ from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import override
 
 from packtrain._codec.decode import EncodedImage
 from packtrain._codec.stages import OnStage, untimed
 from packtrain._core.arguments import number, whole
 from packtrain._core.errors import CorruptRecord, DatasetError, GenerationGone, UsageError
 from packtrain._core.generations import Generation, GenerationLease, generation_numbers
+from packtrain._core.overriding import override
 from packtrain._core.schema import Field
 
 from .cache_files import CacheFiles, CacheShard

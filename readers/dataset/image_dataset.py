@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
 import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Dataset
-from typing_extensions import override
 
 from packtrain._codec.coefficients import as_image_file
 from packtrain._codec.decoders import DECODERS, Decoder
 from packtrain._codec.pillow import pillow_conflict
 from packtrain._core.arguments import checks_names, choice, flag, items, unexpected, whole
 from packtrain._core.errors import UnsupportedVersion, UsageError
+from packtrain._core.overriding import override
 from packtrain._core.printable import printable
 from packtrain._core.schema import IMAGE, PAIR, Schema
 from packtrain._core.versions import Version, load_version

@@ -13,7 +13,6 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
-from typing_extensions import override
 
 from packtrain._codec.decode import EncodedImage
 from packtrain._codec.stages import CHECK, DECODE, READ, OnStage, untimed
@@ -29,6 +28,7 @@ from packtrain._core.errors import (
 )
 from packtrain._core.index import ROWS_PER_BLOCK, Index
 from packtrain._core.manifest import Manifest
+from packtrain._core.overriding import override
 from packtrain._core.problems import error_kind, reason
 from packtrain._core.schema import IMAGE, Field
 

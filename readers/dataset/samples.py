@@ -11,13 +11,13 @@ from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import override
 
 from packtrain._codec.decoders import Decoder
 from packtrain._codec.decoders import decoder as find_decoder
 from packtrain._codec.stages import OTHER, TRANSFORM, OnStage, untimed
 from packtrain._core.arguments import function
 from packtrain._core.errors import UsageError
+from packtrain._core.overriding import override
 from packtrain._core.schema import CROP, IMAGE, LABEL, Schema
 
 from ..transforms.base import Transform

@@ -16,12 +16,12 @@ from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import override
 
 from packtrain._core.errors import CorruptFile, UsageError
 from packtrain._core.manifest import INDEX, Manifest
 from packtrain._core.mounts import is_network
 from packtrain._core.opening import open_regular
+from packtrain._core.overriding import override
 from packtrain._storage.location import remote_base
 
 IO: Final = ("auto", "mmap", "pread")

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import override
 
 from packtrain._codec.decode import EncodedImage
 from packtrain._codec.stages import OnStage, untimed
@@ -21,6 +20,7 @@ from packtrain._core.arguments import choice
 from packtrain._core.errors import CorruptFile, CorruptRecord, UsageError
 from packtrain._core.index import Columns, Index
 from packtrain._core.manifest import Manifest
+from packtrain._core.overriding import override
 from packtrain._core.paths import local_path
 from packtrain._core.schema import IMAGE, Field, Schema
 from packtrain._storage.staging.locks import lease_on

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import override
 
 from packtrain._core.errors import CorruptFile, UnsupportedVersion, UsageError
 from packtrain._core.index import ROWS_PER_BLOCK, Columns
 from packtrain._core.manifest import VERSIONS
+from packtrain._core.overriding import override
 from packtrain._core.schema import LABEL, Field, Schema
 from packtrain._core.suggestions import did_you_mean
 from packtrain._core.version_schema import differing

@@ -21,9 +21,9 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 import numpy as np
-from typing_extensions import override
 
 from packtrain._core.errors import PacktrainError, UsageError
+from packtrain._core.overriding import override
 from packtrain._core.sizes import size
 from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.client import RegisteredRank as Reader

@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Final, Protocol, Self
 
 import numpy as np
-from typing_extensions import override
 
 from packtrain._core.arguments import whole
+from packtrain._core.overriding import override
 from packtrain._storage.streams.order import ChunkOrder
 from packtrain._storage.streams.policy import least_bytes
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 import torch
 import torch.utils.dlpack
-from typing_extensions import override
 
 from packtrain._core.arguments import choice
 from packtrain._core.cores import cores_per_rank
 from packtrain._core.errors import LoaderError, MissingDependency, UsageError
+from packtrain._core.overriding import override
 
 from .decoding import BatchDecoder, ImageDecoder
 

@@ -25,9 +25,9 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, Final
 
 import torch
-from typing_extensions import override
 
 from packtrain._core.errors import UsageError
+from packtrain._core.overriding import override
 
 from .assembly import BatchSteps
 from .engine import Batch, Engine

@@ -10,7 +10,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import override
+
+from packtrain._core.overriding import override
 
 from ..monitoring.counters import Count, Counters, Words, blank
 from ..monitoring.timing import StageTimer

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from torch.utils.data import Sampler, SequentialSampler
-from typing_extensions import override
 
 from packtrain._core.errors import UsageError
+from packtrain._core.overriding import override
 
 from .order import Order, Sequential
 

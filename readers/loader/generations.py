@@ -18,10 +18,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-from typing_extensions import override
 
 from packtrain._core.errors import GenerationGone, LoaderError, PacktrainError, UsageError
 from packtrain._core.generations import promise, shorten
+from packtrain._core.overriding import override
 from packtrain._core.printable import printable
 from packtrain._core.reader_reports import ReaderReport
 

@@ -10,11 +10,11 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
-from typing_extensions import override
 
 from packtrain._core.arguments import unexpected, whole
 from packtrain._core.errors import UsageError
 from packtrain._core.keys import mixed
+from packtrain._core.overriding import override
 from packtrain._core.permutation import Permutation
 
 from ..dataset.image_dataset import ImageDataset, samples_of

@@ -6,10 +6,9 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from typing_extensions import override
-
 from packtrain._core.errors import UsageError
 from packtrain._core.keys import mixed
+from packtrain._core.overriding import override
 
 from .batches import Probe
 from .chunk_shuffled import ChunkShuffled

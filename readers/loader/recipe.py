@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from types import FunctionType
 from typing import Any, Final, NamedTuple
 
-from typing_extensions import override
+from packtrain._core.overriding import override
 
 from .arena import Layout
 from .batches import BatchMaker, Probe

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import override
 
 from packtrain._core.errors import UsageError
 from packtrain._core.keys import mixed
+from packtrain._core.overriding import override
 
 from .order import Order, check_range, checksum
 from .randomness import preserved, seed_all

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from typing_extensions import override
+from packtrain._core.overriding import override
 
 from ..dataset.image_dataset import VersionDataset
 from .dataset_hooks import DatasetHooks

@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import override
 
+from packtrain._core.overriding import override
 from packtrain._core.schema import CROP, IMAGE, LABEL
 
 from ..transforms.undecoded import Undecoded, black

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
-from typing_extensions import override
-
 from packtrain._codec.geometry import Operation, size_after
 from packtrain._core.arguments import items, number, unexpected
 from packtrain._core.errors import UsageError
+from packtrain._core.overriding import override
 
 from . import arguments
 from .base import Transform, parameters_of

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from typing_extensions import override
-
 from packtrain._codec.effects import colour, filters, tones
 from packtrain._codec.effects.operation import PixelOperation
 from packtrain._codec.geometry import Operation
 from packtrain._codec.image_plan import COLOURED
 from packtrain._core.arguments import number, unexpected, whole
 from packtrain._core.errors import UsageError
+from packtrain._core.overriding import override
 
 from . import arguments
 from .base import Transform, uniform

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import override
 
 from packtrain._codec.geometry import Box
 from packtrain._core.arguments import choice, flag, unexpected
 from packtrain._core.errors import UsageError
+from packtrain._core.overriding import override
 
 from . import arguments
 from .base import uniform

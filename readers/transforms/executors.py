@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
-from typing_extensions import override
 
 from packtrain._codec import resizing
 from packtrain._codec.decode import EncodedImage, RecordDecoder, ordinary, shrunk
@@ -25,6 +24,7 @@ from packtrain._codec.native import extension
 from packtrain._codec.pillow import has_pillow, require_pillow
 from packtrain._codec.pixels import array_from_image, array_from_pixels
 from packtrain._codec.stages import EFFECTS, RESIZE, TRANSFORM, WRITE, OnStage
+from packtrain._core.overriding import override
 
 from .compose import name_of
 

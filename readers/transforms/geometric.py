@@ -11,12 +11,11 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from typing_extensions import override
-
 from packtrain._codec import geometry
 from packtrain._codec.geometry import FILTERS, Box, Crop, Flip, Operation, Scale, size_after
 from packtrain._core.arguments import flag
 from packtrain._core.errors import UsageError
+from packtrain._core.overriding import override
 
 from . import arguments
 from .base import Transform

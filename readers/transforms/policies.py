@@ -7,13 +7,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from typing_extensions import override
-
 from packtrain._codec.effects import colour, filters, tones
 from packtrain._codec.effects.operation import PixelOperation
 from packtrain._codec.effects.warps import Affine, Rotate
 from packtrain._codec.geometry import Operation
 from packtrain._core.arguments import choice, whole
+from packtrain._core.overriding import override
 
 from . import arguments
 from .autoaugment_policies import POLICIES

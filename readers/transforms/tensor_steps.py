@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from typing_extensions import override
 
 from packtrain._codec.pillow import is_picture
 from packtrain._core.arguments import flag, unexpected
 from packtrain._core.errors import UsageError
+from packtrain._core.overriding import override
 
 from .arguments import for_unit_range, numbers
 from .base import shown

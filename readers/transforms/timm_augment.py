@@ -16,7 +16,6 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import override
 
 from packtrain._codec.effects.colour import Brightness, Contrast, Saturation
 from packtrain._codec.effects.filters import PillowBlur, Sharpness
@@ -25,6 +24,7 @@ from packtrain._codec.effects.operation import PixelOperation
 from packtrain._codec.effects.tones import AutoContrast, Equalize, Invert, Posterize, Solarize, SolarizeAdd
 from packtrain._codec.effects.warps import Affine, Rotate
 from packtrain._codec.geometry import Operation
+from packtrain._core.overriding import override
 
 from .base import Transform
 from .choices import operations_of

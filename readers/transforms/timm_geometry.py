@@ -9,10 +9,9 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from typing_extensions import override
-
 from packtrain._codec.geometry import FILTERS, Box, Crop, Operation, Pad, Scale, size_after
 from packtrain._core.errors import UsageError
+from packtrain._core.overriding import override
 
 from . import arguments
 from .base import uniform

@@ -10,8 +10,6 @@ from functools import cache, partial
 from io import BytesIO
 from typing import Any, Final, NamedTuple
 
-from typing_extensions import override
-
 from packtrain._codec.coefficients import as_image_file, is_coefficients, record_frame
 from packtrain._codec.cut import cut
 from packtrain._codec.decode import DecodedPart, EncodedImage, RecordDecoder
@@ -22,6 +20,7 @@ from packtrain._codec.pillow import check_pixels, check_scans, open_image, requi
 from packtrain._codec.stages import CUT, OnStage, untimed
 from packtrain._core.errors import UsageError
 from packtrain._core.options import StoreOptions
+from packtrain._core.overriding import override
 
 from .compose import Compose, name_of
 from .executors import ArrayExecutor, Continuation, Executor, PillowExecutor, Pixels

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 
-from typing_extensions import override
-
 from packtrain._codec.geometry import Box, Crop, Flip, Operation
 from packtrain._core.arguments import checks_names, flag, items
 from packtrain._core.errors import UsageError
+from packtrain._core.overriding import override
 
 from . import arguments
 from .base import Transform, shown

@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from typing_extensions import override
-
 from packtrain._codec.effects.warps import Affine, Perspective, Rotate
 from packtrain._codec.geometry import FILTERS, Operation
 from packtrain._core.arguments import flag, number
 from packtrain._core.errors import UsageError
+from packtrain._core.overriding import override
 
 from . import arguments
 from .base import uniform

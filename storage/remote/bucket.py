@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from crc32c import crc32c
-from typing_extensions import override
 
 from packtrain._core.errors import Denied, RemoteError
 from packtrain._core.files import write_at
+from packtrain._core.overriding import override
 from packtrain._core.stores import known_schemes
 
 from .objects import Found, Head, Objects, not_installed

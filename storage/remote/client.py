@@ -17,12 +17,11 @@ from multiprocessing.reduction import send_handle
 from pathlib import Path
 from typing import Any, Final
 
-from typing_extensions import override
-
 from packtrain._core.errors import RemoteError
 from packtrain._core.errors_as_json import error_from_json
 from packtrain._core.forks import call_in_forked
 from packtrain._core.launching import Launched
+from packtrain._core.overriding import override
 
 from .objects import Found, Head, Objects, not_installed
 from .service import BLOCK

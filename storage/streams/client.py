@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from typing_extensions import override
 
 from packtrain._core.errors import CorruptFile, StagingError
 from packtrain._core.manifest import Manifest
 from packtrain._core.opening import open_regular
+from packtrain._core.overriding import override
 from packtrain._core.problems import error_kind
 
 from ..remote.urls import Url
