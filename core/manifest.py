@@ -371,7 +371,7 @@ def from_version_1(body: dict[str, Any], image: Field, **absent: Any) -> dict[st
     if body.keys() & {"fields", *absent}:
         # Of neither version, which parsing it says.
         return body
-    fields = [{**asdict(image), "store": body.get("store")}]
+    fields = [{**vars(image), "store": body.get("store")}]
     return {**{name: value for name, value in body.items() if name != "store"}, "fields": fields, **absent}
 
 

@@ -40,26 +40,30 @@ class Mount:
     options: frozenset[str]
 
 
-def read_mounts(process: str | int = "self") -> list[Mount]:
-    """The mounts that a process sees; empty if they cannot be read."""
+def read_mounts(process: str | int = "self", holding: Path | None = None) -> list[Mount]:
+    """The mounts that a process sees, of those that hold a path if one is given; empty if they cannot be read."""
     try:
         text = Path(f"/proc/{process}/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return []
-    return parse_mounts(text)
+    return parse_mounts(text, holding)
 
 
-def parse_mounts(text: str) -> list[Mount]:
-    """Parses the lines of a ``mountinfo`` file, described in proc_pid_mountinfo(5)."""
-    mounts = []
+def parse_mounts(text: str, holding: Path | None = None) -> list[Mount]:
+    """Parses the lines of a ``mountinfo`` file, described in proc_pid_mountinfo(5); see `read_mounts`."""
+    mounts, path = [], f"{holding}/"
     for line in text.split("\n"):
         # Lines of any other form are skipped.
         with suppress(ValueError):
             before, _, after = line.partition(" - ")
             number, parent, device, root, point, options, *_ = before.split(" ")
             kind, _, more = after.split(" ", 2)
+            point = _unescaped(point)
+            # A container has dozens, which take longer to make than a dataset takes to open.
+            if holding is not None and not path.startswith(f"{point.rstrip('/')}/"):
+                continue
             both = frozenset(f"{options},{more}".split(","))
-            mounts.append(Mount(int(number), int(parent), device, _unescaped(root), _unescaped(point), kind, both))
+            mounts.append(Mount(int(number), int(parent), device, Path(_unescaped(root)), Path(point), kind, both))
     return mounts
 
 
@@ -82,7 +86,8 @@ def file_system(path: Path) -> str:
     try:
         # Triggers an automount.
         os.stat(path)
-        mount = mount_of(path.resolve(), read_mounts())
+        whole = path.resolve()
+        mount = mount_of(whole, read_mounts(holding=whole))
     except OSError:
         return "unknown"
     return mount.kind if mount else "unknown"
@@ -93,8 +98,8 @@ def is_network(path: Path) -> bool:
     return _NETWORK.fullmatch(file_system(path)) is not None
 
 
-def _unescaped(text: str) -> Path:
+def _unescaped(text: str) -> str:
     """Decodes spaces, tabs, newlines and backslashes, which mountinfo writes as octal numbers."""
     if "\\" in text:
         text = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
-    return Path(text)
+    return text

@@ -162,6 +162,13 @@ class TestMounts:
         found = mount_of(Path("/dev/shm/x"), parse_mounts(HOST + "99 24 0:99 / /dev rw - tmpfs tmpfs rw\n"))
         assert found is not None and found.device == "0:99"
 
+    @pytest.mark.parametrize("path", ["/", "/dev/shm/x", "/dev", "/devices", "/local disk/x", "/local disk2"])
+    @pytest.mark.parametrize("text", [HOST, JOB])
+    def test_those_that_hold_a_path_are_enough_to_find_the_one(self, path: str, text: str) -> None:
+        found = parse_mounts(text, Path(path))
+        assert mount_of(Path(path), found) == mount_of(Path(path), parse_mounts(text))
+        assert all(Path(path).is_relative_to(mount.point) for mount in found)
+
     def test_similar_names_are_others(self) -> None:
         found = mount_of(Path("/local disk2"), parse_mounts(HOST))
         assert found is not None and found.point == Path("/")
