@@ -175,7 +175,7 @@ def _tuple(read_one: Parser) -> Parser:
     return read
 
 
-def _dataclass(kind: type[Any]) -> Parser:
+def _dataclass(kind: Any) -> Parser:
     hints = get_type_hints(kind, include_extras=True)
     parsers = [(field.name, _parser(hints[field.name])) for field in fields(kind)]
     names = {name for name, _ in parsers}

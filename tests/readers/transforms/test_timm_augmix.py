@@ -132,7 +132,7 @@ def test_decisions_have_timms_statistics(timm: Any) -> None:
         names: list[str] = []
         # An operation of ours that says its name instead of doing anything.
         with mock.patch.object(
-            type(ours._operations[0]),
+            type(ours.ops[0]),
             "operations",
             lambda self, *given, names=names: names.append(self.effect) or (self,),
         ):
