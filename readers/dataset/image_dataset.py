@@ -5,15 +5,12 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from html import escape
-from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
-import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Dataset
 
@@ -33,7 +30,8 @@ from packtrain._storage.staging.version_documents import VersionDocuments, is_ch
 from ..transforms.views import composed
 from .combined import combined
 from .kept import KeptRows
-from .opened import open_store
+from .opened import open_store, open_version
+from .query import Rows
 from .rows import owned
 from .samples import PackedSamples, Samples, TransformLike
 from .shards import IO
@@ -298,20 +296,6 @@ class PackedDataset(ImageDataset):
         )
 
 
-class OpenedVersion(NamedTuple):
-    """A version that is at hand.
-
-    Attributes:
-        path: Its folder.
-        caches: The caches that segments are read from, by the names of these.
-        held: What keeps all that from being evicted.
-    """
-
-    path: Path
-    caches: Mapping[str, ChunkCache] = MappingProxyType({})
-    held: object = None
-
-
 @dataclass(frozen=True)
 class VersionPlace:
     """A dataset of versions, and options for all of them, which `open_dataset` explains.
@@ -334,22 +318,6 @@ class VersionPlace:
     check: Check
     split: Sequence[str] | None
 
-    def opened(self, number: int | None) -> OpenedVersion:
-        """The folder of a version, with a lease on what was staged for it; raises what `open_dataset` raises."""
-        if self.stage is None:
-            assert isinstance(self.location, Path), "what lies at an address is staged"
-            return OpenedVersion(self.location)
-        if self.budget is None:
-            from packtrain._storage.staging.stager import stage
-
-            copied = stage(self.location, self.stage, version=number)
-            return OpenedVersion(copied.path, held=copied)
-        from .streamed import open_streamed_version
-
-        assert isinstance(self.location, Url), "what is on this machine has no budget"
-        stream = open_streamed_version(self.location, self.stage, self.budget, number, check=self.check)
-        return OpenedVersion(stream.path, stream.caches, stream)
-
 
 class VersionDataset(PackedDataset):
     """A version of a dataset that was changed; `open_dataset` makes one.
@@ -368,25 +336,16 @@ class VersionDataset(PackedDataset):
         target_transform: TransformLike | None,
     ) -> None:
         self._place = place
-        opened = place.opened(number)
-        # Its leases are released at the end of the function, when the stores hold their own.
-        self._folder = opened.path
+        # What is held is released at the end of the function, when the stores hold leases of their own.
+        self._folder, caches, _held = open_version(place.location, place.stage, place.budget, number, check=place.check)
         version = load_version(self._folder, number if self._folder == place.location else None)
         self.version: Final = version.number
-        stores = segment_stores(
-            self._folder,
-            version,
-            place.io,
-            place.check,
-            place.split or (),
-            copied=isinstance(place.location, Url),
-            caches=opened.caches,
-        )
-        kept: Sequence[npt.NDArray[np.int64] | KeptRows | None] = [
-            None if segment.dropped is None else KeptRows(self._folder, segment) for segment in version.segments
-        ]
-        if place.split is not None:
-            kept = rows_on_sides(self._folder, version, stores, place.split)
+        sides, copied = place.split, isinstance(place.location, Url)
+        stores = segment_stores(self._folder, version, place.io, place.check, sides or (), copied=copied, caches=caches)
+        if sides is not None:
+            kept: Sequence[Rows | KeptRows | None] = rows_on_sides(self._folder, version, stores, sides)
+        else:
+            kept = [None if each.dropped is None else KeptRows(self._folder, each) for each in version.segments]
         if transform is not None and len(stores) > 1:
             # One for all segments: what is planned by one transform is copied in one call.
             transform = composed(transform)
@@ -558,12 +517,7 @@ def open_dataset(
     choice("decoder", decoder, DECODERS)
     check, scaled = checked_check(check), flag("scaled", scaled)
     sides = (split,) if isinstance(split, str) else split if split is None else items("split", split, "names of sides")
-    of_store = partial(
-        PackedSamples,
-        decoder=decoder,
-        scaled=scaled,
-        fields=fields,
-    )
+    of_store = partial(PackedSamples, decoder=decoder, scaled=scaled, fields=fields)
     try:
         store = open_store(path, stage, budget, io=io, check=check)
     except UnsupportedVersion:

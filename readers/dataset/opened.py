@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,18 +12,23 @@ from packtrain._core.arguments import unexpected
 from packtrain._core.errors import DatasetError, StagingError, UsageError
 from packtrain._core.manifest import Manifest
 from packtrain._core.paths import is_url, local_path
-from packtrain._storage.location import remote_base
+from packtrain._core.sizes import byte_count
+from packtrain._storage.location import Location, location_of, object_store, remote_base
+from packtrain._storage.remote.urls import Url
 
 from .sound import Check
 from .store import RecordStore
 
 if TYPE_CHECKING:
     from packtrain._storage.staging.options import StageOptions
+    from packtrain._storage.streams.client import ChunkCache
+
+    Stage = str | os.PathLike[str] | StageOptions
 
 
 def open_store(
     path: str | os.PathLike[str],
-    stage: str | os.PathLike[str] | StageOptions | None,
+    stage: Stage | None,
     budget: str | int | None,
     *,
     io: str = "auto",
@@ -30,9 +37,7 @@ def open_store(
     """Opens the records of a dataset; arguments and errors are those of `open_dataset`."""
     stage = _checked_stage(stage)
     if is_url(os.fspath(path)) or (stage is not None and _has_shards_elsewhere(path)):
-        from .streamed import open_streamed
-
-        return open_streamed(path, stage, budget, io=io, check=check)
+        return _streamed(location_of(path), stage, budget, io, check)
     if budget is not None:
         raise UsageError(
             f"budget={budget!r}: {os.fspath(path)} is on this machine, and only the cache of a dataset in an object "
@@ -47,6 +52,52 @@ def open_store(
     return RecordStore(copied.path, io=io, check=check)
 
 
+def _streamed(location: Location, stage: Stage | None, budget: str | int | None, io: str, check: Check) -> RecordStore:
+    if stage is None:
+        raise UsageError(
+            f"{location} is in an object store: name a folder for its local cache, and the cache's maximum size: "
+            f'open_dataset("{location}", stage="/nvme", budget="200GiB"); without budget=, all of it is kept'
+        )
+    from packtrain._storage.staging.options import options_from
+    from packtrain._storage.streams.client import ChunkCache
+    from packtrain._storage.streams.opening import open_stream
+
+    limit = None if budget is None else byte_count("budget", budget)
+    with closing(object_store()) as objects:
+        opened = open_stream(location, options_from(stage), limit, objects, check=bool(check))
+    if isinstance(opened, ChunkCache):
+        return RecordStore(opened.dataset, io=io, check=check, chunks=opened)
+    # Its lease is released as that of a copy above.
+    return RecordStore(opened.path, io=io, check=check, copied=True)
+
+
+def open_version(
+    location: Location, stage: Stage | None, budget: str | int | None, number: int | None, *, check: Check
+) -> tuple[Path, Mapping[str, ChunkCache], object]:
+    """Opens a version of a dataset that was changed; arguments and errors are those of `open_dataset`.
+
+    Returns:
+        Its folder; the caches that segments are read from, by the names of these; and what keeps all that from being
+        evicted.
+    """
+    if stage is None:
+        assert isinstance(location, Path), "what lies at an address is staged"
+        return location, {}, None
+    if budget is None:
+        from packtrain._storage.staging.stager import stage as staged
+
+        copied = staged(location, stage, version=number)
+        return copied.path, {}, copied
+    from packtrain._storage.staging.options import options_from
+    from packtrain._storage.streams.opening import open_version as open_stream
+
+    assert isinstance(location, Url), "what is on this machine has no budget"
+    limit = byte_count("budget", budget)
+    with closing(object_store()) as objects:
+        stream = open_stream(location, options_from(stage), limit, objects, number=number, check=bool(check))
+    return stream.path, stream.caches, stream
+
+
 def _has_shards_elsewhere(path: str | os.PathLike[str]) -> bool:
     """True for a folder of this machine whose shards are objects in a store."""
     try:
@@ -56,7 +107,7 @@ def _has_shards_elsewhere(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def _checked_stage(stage: str | os.PathLike[str] | StageOptions | None) -> str | os.PathLike[str] | StageOptions | None:
+def _checked_stage(stage: Stage | None) -> Stage | None:
     if stage is None:
         return None
     from packtrain._storage.staging.options import StageOptions

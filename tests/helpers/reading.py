@@ -18,9 +18,9 @@ from helpers.streaming import Remote, remote_in
 from helpers.support import encoded, packed, picture
 
 from packtrain import Loader, open_dataset
-from packtrain._readers.dataset import streamed
+from packtrain._readers.dataset import opened
 from packtrain._readers.dataset.image_dataset import ImageDataset, PackedDataset
-from packtrain._storage.streams import cutting
+from packtrain._storage.streams import cutting, opening
 from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.opening import open_stream
 from packtrain.transforms import CenterCrop, Resize
@@ -71,8 +71,8 @@ def streamed_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Strea
     monkeypatch.setenv(STORE, "")
     monkeypatch.setattr(cutting, "ENOUGH", 3_000)
     monkeypatch.setattr(cutting, "MOST", 4_096)
-    monkeypatch.setattr(streamed, "object_store", LocalObjects)
-    monkeypatch.setattr(streamed, "open_stream", partial(open_stream, fetch_with=SPEC))
+    monkeypatch.setattr(opened, "object_store", LocalObjects)
+    monkeypatch.setattr(opening, "open_stream", partial(open_stream, fetch_with=SPEC))
     with remote_in(folder) as remote:
         shutil.copytree(small_dataset(), remote.dataset)
         yield Streamed(remote)

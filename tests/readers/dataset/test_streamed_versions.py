@@ -13,7 +13,6 @@ from helpers.streaming import Remote, end_fetchers, remote_in
 from helpers.support import encoded, held, packed, picture
 
 from packtrain import Loader, append, drop_rows, open_dataset, split, stage
-from packtrain._readers.dataset import streamed
 from packtrain._readers.dataset.image_dataset import VersionDataset, caches_of, is_remote
 from packtrain._storage.remote import client
 from packtrain._storage.streams import cutting, opening
@@ -54,7 +53,7 @@ def remote(changed: Path, memory_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(cutting, "MOST", 4_096)
     monkeypatch.setattr(opening, "MOST", 4_096)
     monkeypatch.setattr(client, "ObjectStore", lambda **_: LocalObjects())
-    monkeypatch.setattr(streamed, "open_version", partial(open_version, fetch_with=SPEC))
+    monkeypatch.setattr(versions, "open_version", partial(open_version, fetch_with=SPEC))
     with remote_in(memory_path) as found:
         found.dataset.parent.mkdir(parents=True)
         found.dataset.symlink_to(changed)
