@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -128,7 +129,12 @@ class CacheFiles:
             index = self._index(file, number, generation, place)
         path = shard_path(self.root, self._suffix, number)
         shards = _OneShard(self.root, path, generation.bytes[place], self.io, self.opened, 1 - _INDEXES)
-        return CacheShard(self.info, shards, index, _CacheShardFaults(self.root, path.name, index), check=self.check)
+        faults = _CacheShardFaults(self.root, path.name, index)
+        records = {
+            field.name: FieldRecords(field, index, shards, faults, check=self.check, bare=self.info.bare)
+            for field in self.schema.fields
+        }
+        return CacheShard(index, faults, records)
 
     def _index(self, path: Path, number: int, generation: Generation, place: int) -> ShardIndex:
         """Open the index of a shard, and check it as a whole."""
@@ -202,41 +208,19 @@ class ShardIndex:
         """Does nothing: the index was checked when it was opened."""
 
 
+@dataclass(frozen=True)
 class CacheShard:
-    """One shard of a cache: its records by field. It knows nothing of the cache, so that both go when they are dropped.
-
-    Args:
-        info: What the cache holds.
-        shards: Where the records lie.
-        index: The index of the shard.
-        faults: Makes errors.
-        check: Compare each record with its checksum when it is read.
+    """One shard of a cache. It knows nothing of the cache, so that both go when they are dropped.
 
     Attributes:
         index: The index of the shard.
+        faults: Makes errors.
+        records: The records of each field.
     """
 
-    def __init__(self, info: CacheInfo, shards: Shards, index: ShardIndex, faults: Faults, *, check: bool) -> None:
-        self.index: Final = index
-        self._info = info
-        self._shards = shards
-        self._faults = faults
-        self._check = check
-        self._fields: dict[str, FieldRecords] = {}
-
-    def field(self, name: str) -> FieldRecords:
-        """The records of a field."""
-        records = self._fields.get(name)
-        if records is None:
-            field, bare = self._info.schema[name], self._info.bare
-            records = FieldRecords(field, self.index, self._shards, self._faults, check=self._check, bare=bare)
-            # Another thread may have been faster.
-            records = self._fields.setdefault(name, records)
-        return records
-
-    def describe(self, row: int) -> str:
-        """Return the name of a row of this shard for messages."""
-        return self._faults.describe(row)
+    index: ShardIndex
+    faults: Faults
+    records: Mapping[str, FieldRecords]
 
 
 class _CacheShardFaults(Faults):

@@ -126,7 +126,7 @@ class GenerationStore(Store):
 
     @override
     def checked_row(self, row: int) -> int:
-        return row if 0 <= row < len(self) else counted(row, len(self))
+        return counted(row, len(self))
 
     @override
     def label(self, row: int) -> Label:
@@ -151,6 +151,8 @@ class GenerationStore(Store):
 
     @override
     def column(self, name: str, rows: npt.NDArray[np.int64], field: str | None = None) -> npt.NDArray[Any]:
+        if name == "line":
+            return self.generation.first_sample + rows
         self._take_lease()
         starts, found = np.array(self._starts), []
         shards = np.searchsorted(starts, rows, side="right") - 1
@@ -165,16 +167,8 @@ class GenerationStore(Store):
         return ordered
 
     @override
-    def texts(self, field: str, rows: npt.NDArray[np.int64]) -> list[str]:
-        raise AssertionError("a growing cache has no field in its index")
-
-    @override
     def line(self, row: int) -> int:
         return self.generation.first_sample + self.checked_row(row)
-
-    @override
-    def lines(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        return self.generation.first_sample + rows
 
     @override
     def filename(self, row: int) -> str:
@@ -184,24 +178,12 @@ class GenerationStore(Store):
         )
 
     @override
-    def filenames(self, rows: npt.NDArray[np.int64]) -> list[str]:
-        return [self.filename(row) for row in rows.tolist()]
-
-    @override
     def describe(self, row: int) -> str:
         try:
             shard, inner = self.at(row)
         except DatasetError:
             return f"sample {self.line(row)}"
-        return shard.describe(inner)
-
-    @override
-    def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        return places
-
-    @override
-    def places(self) -> npt.NDArray[np.int64]:
-        return np.arange(len(self))
+        return shard.faults.describe(inner)
 
     @override
     def chunk_bounds(self) -> npt.NDArray[np.int64]:
@@ -219,7 +201,7 @@ class GenerationRecords:
 
     def _at(self, row: int) -> tuple[FieldRecords, int]:
         shard, inner = self._store.at(row)
-        return shard.field(self._name), inner
+        return shard.records[self._name], inner
 
     def read(self, row: int, on_stage: OnStage = untimed) -> memoryview | None:
         """The stored bytes of `row`; None if it is missing."""
@@ -230,7 +212,7 @@ class GenerationRecords:
         return data
 
     def image(self, row: int, on_stage: OnStage = untimed) -> EncodedImage | None:
-        """The image of `row` as it is stored, None if it is missing."""
+        """The image of `row` as it is stored; None if it is missing."""
         records, inner = self._at(row)
         image = records.image(inner, on_stage)
         if image is not None:
@@ -256,7 +238,7 @@ class GenerationRecords:
         return records.length(inner)
 
     def will_need(self, row: int) -> int:
-        """Asks the system to read the record of `row` into memory; see `FieldRecords.will_need`."""
+        """Asks the system to read the record of `row` into memory; returns its size."""
         try:
             records, inner = self._at(row)
         except (IndexError, DatasetError):

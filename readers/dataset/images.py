@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 from packtrain._codec.decode import RecordDecoder
 from packtrain._codec.pillow import has_pillow
 from packtrain._codec.stages import OTHER, TRANSFORM, OnStage, untimed
-from packtrain._core.errors import MissingDependency
 
 from ..transforms.compose import Compose
 from ..transforms.executors import Into
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from packtrain._codec.decoders import Decoder
 
     from ..transforms.views import Views
-    from .store import Records
+    from .records import Records
 
 
 class StoredImages:
@@ -74,8 +73,6 @@ class StoredImages:
             return None
         try:
             return self._decoder.image(encoded, on_stage)
-        except (MissingDependency, MemoryError):
-            raise
         except Exception as error:
             raise self.records.undecodable(row, error) from error
 
@@ -114,8 +111,6 @@ class StoredImages:
         on_stage(OTHER)
         try:
             run_rest = self.pipeline.decode(encoded, plan, on_stage)
-        except (MissingDependency, MemoryError):
-            raise
         except Exception as error:
             raise self.records.undecodable(row, error) from error
         # In a concatenation, the other samples may have other views.

@@ -9,16 +9,15 @@ import numpy.typing as npt
 
 from packtrain._codec.decode import EncodedImage
 from packtrain._codec.stages import DECODE, OnStage, untimed
-from packtrain._core.errors import CorruptRecord, UsageError
-from packtrain._core.index import ROWS_PER_BLOCK
+from packtrain._core.errors import UsageError
 from packtrain._core.schema import MOST_STRING_BYTES, Field
 
-from .records import Faults, FieldColumns, RowIndex, counted, native
+from .records import Faults, FieldColumns, IndexedRecords, RowIndex, native
 
 _AT_ONCE: Final = 1 << 20
 
 
-class IndexedValues:
+class IndexedValues(IndexedRecords):
     """The values of a number or a string, by row. It has no records, so no shard is ever read.
 
     Args:
@@ -27,7 +26,6 @@ class IndexedValues:
         faults: Makes errors.
 
     Attributes:
-        columns: Its columns.
         read_bytes: Bytes of records read: none.
 
     Raises:
@@ -38,12 +36,8 @@ class IndexedValues:
     read_bytes: Final = 0
 
     def __init__(self, field: Field, index: RowIndex, faults: Faults) -> None:
-        self.field: Final = field
-        self.columns: Final[FieldColumns] = index.field(field.name)
-        self._index, self._faults = index, faults
-        valid = self.columns["valid"]
-        self._length = len(valid)
-        self._valid = native(valid).data
+        super().__init__(field, index, faults)
+        self._valid = native(self.columns["valid"]).data
         if field.text_column is None:
             self._values = native(self.columns["value"]).data
         else:
@@ -51,13 +45,7 @@ class IndexedValues:
             self._texts = self.columns["value_bytes"]
 
     def value(self, row: int, on_stage: OnStage = untimed) -> int | float | bool | str | None:
-        """The value of `row`; None if it is missing.
-
-        Raises:
-            IndexError: There is no such row.
-            CorruptFile: The index is damaged there.
-            CorruptRecord: The index was never sound there.
-        """
+        """The value of `row`; None if it is missing."""
         row = self.checked_row(row)
         valid = self._valid[row]
         if valid != 1:
@@ -102,22 +90,6 @@ class IndexedValues:
 
     def expect(self, rows: npt.NDArray[np.int64]) -> None:
         """Does nothing: there is nothing to fetch."""
-
-    def checked_row(self, row: int) -> int:
-        """Checks the row number and its part of the index, see `FieldRecords.checked_row`."""
-        if not 0 <= row < self._length:
-            row = counted(row, self._length)
-        if self.columns.unchecked[row // ROWS_PER_BLOCK]:
-            self.columns.check(row)
-        return row
-
-    def damaged(self, row: int, how: str) -> CorruptRecord:
-        """The error that says how the value of `row` is damaged."""
-        return self._faults.damaged(row, self.field.name, how)
-
-    def undecodable(self, row: int, error: Exception) -> CorruptRecord:
-        """The error for a value that is something else."""
-        return self.damaged(self.checked_row(row), f"it cannot be decoded ({type(error).__name__}: {error})")
 
 
 def check_values(field: Field, columns: FieldColumns) -> None:

@@ -32,7 +32,8 @@ from .rows import sample_type
 if TYPE_CHECKING:
     from packtrain._codec.decoders import Decoder
 
-    from .store import Records, Store
+    from .records import Records
+    from .store import Store
 
 # torchvision's transforms that move pixels, and those that do not, for where packtrain does not run them itself. Those
 # of v2 have the same names; they move masks alike, or, as the augmentations do, refuse them.
@@ -226,7 +227,7 @@ class NamedSamples:
         width, height = sizes.get(IMAGE, (wide, high))
         if (wide, high) != (width, height):
             how = f"it has {wide} x {high} pixels, but the image has {width} x {height}"
-            raise self._fields[mask].damaged(self._store.checked_row(row), how)
+            raise self._fields[mask].damaged(row, how)
 
     def _transformed(self, row: int, values: dict[str, Any]) -> dict[str, Any]:
         """Run the callables that are not packtrain's on the fields with pixels."""

@@ -13,7 +13,7 @@ import numpy as np
 from packtrain._codec.decode import RecordDecoder
 from packtrain._codec.decoders import decoder
 from packtrain._codec.pillow import require_pillow
-from packtrain._core.errors import DatasetError, MissingDependency, RemoteError
+from packtrain._core.errors import DatasetError, RemoteError
 from packtrain._core.printable import printable
 from packtrain._core.schema import CROP, LABEL, Schema
 
@@ -184,8 +184,6 @@ def _value(store: Store, name: str, row: int, side: int) -> Any:
     scale = next((scale for scale in _SCALES if longest // scale >= side), 1)
     try:
         return RecordDecoder(options, decoder()).region(encoded, encoded.box, scale)
-    except (MemoryError, MissingDependency):
-        raise
     except Exception as error:
         raise records.undecodable(row, error) from error
 

@@ -6,7 +6,7 @@ Does not import torch.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -77,8 +77,11 @@ class Query:
         return found
 
     def _evaluated(self, rows: Rows, numbers: Rows) -> polars.Series:
-        columns = query_columns(self._store, self._names, rows, numbers)
-        frame = self._polars.DataFrame({"row": self._polars.Series(numbers), **columns})
+        columns = columns_of(self._store)
+        frame = self._polars.DataFrame(
+            {"row": self._polars.Series(numbers)}
+            | {name: columns[name].read(rows) for name in self._names if name != "row"}
+        )
         # A condition without a column has one value for all rows.
         found: polars.Series = self._tried(lambda: frame.with_columns(self._condition.alias(""))[""])
         return found
@@ -103,22 +106,12 @@ class Column:
         self.read, self.reason = read, reason
 
 
-def query_columns(store: Store, names: Iterable[str], rows: Rows, numbers: Rows) -> dict[str, polars.Series]:
-    """Some columns of some rows, of which `numbers` is what an expression calls ``row``; nothing else is read.
-
-    Raises:
-        CorruptFile: The index is damaged.
-    """
-    columns = columns_of(store)
-    return {name: columns[name].read(numbers if name == "row" else rows) for name in names}
-
-
 def columns_of(store: Store) -> dict[str, Column]:
     """The columns that an expression can name in a dataset."""
     pl, schema = _engine(), store.schema
     columns = {
         "row": Column(pl.Series),
-        "line": Column(lambda rows: pl.Series(store.lines(rows))),
+        "line": Column(lambda rows: pl.Series(store.column("line", rows))),
     }
     if store.has_paths:
         columns["path"] = Column(lambda rows: pl.Series(store.filenames(rows), dtype=pl.String))

@@ -182,7 +182,112 @@ class RowIndex(FieldColumns, Protocol):
         """The columns of a field."""
 
 
-class FieldRecords:
+class Records(Protocol):
+    """The values of one field, by row."""
+
+    @property
+    def field(self) -> Field:
+        """The field."""
+
+    def read(self, row: int, on_stage: OnStage = untimed) -> memoryview | None:
+        """The stored bytes of `row` as a read-only memoryview; with mmap, no byte is copied. None if it is missing.
+
+        Raises:
+            IndexError: There is no such row.
+            CorruptFile: The shard is missing or has the wrong size, or the index is damaged at this row.
+            UnreadableFile: The shard cannot be opened or read.
+            CorruptRecord: The bytes differ from what was written.
+        """
+
+    def image(self, row: int, on_stage: OnStage = untimed) -> EncodedImage | None:
+        """The image of `row` as it is stored, None if it is missing; raises what `read` raises. For images only."""
+
+    def value(self, row: int, on_stage: OnStage = untimed) -> Any:
+        """The value of `row`, see `packtrain._codec.values.decode_value`; None if it is missing. Not for images.
+
+        Raises:
+            CorruptRecord: As `read`, or the record holds something else.
+        """
+
+    def size(self, row: int) -> tuple[int, int]:
+        """Width and height of the image or mask of `row` in pixels, as stored; (0, 0) if it is missing.
+
+        Raises:
+            IndexError: There is no such row.
+            CorruptFile: The index is damaged there.
+            CorruptRecord: The index was never sound there.
+        """
+
+    def length(self, row: int) -> int:
+        """Size of the record of `row` in bytes; -1 if it is missing. Raises IndexError and CorruptFile as `read`."""
+
+    def will_need(self, row: int) -> int:
+        """Asks the system to read the record of `row` into memory, without waiting for it.
+
+        Returns:
+            The record's size in bytes; 0 if it is missing or cannot be read, in which case `read` raises the reason.
+        """
+
+    def damaged(self, row: int, how: str) -> CorruptRecord:
+        """The error that says how the record of `row` is damaged."""
+
+    def undecodable(self, row: int, error: Exception) -> CorruptRecord:
+        """The error for a record that holds something else. Pillow's plugins raise whatever their parsers run into.
+
+        An error that says nothing of the record is raised as it is.
+        """
+
+
+class IndexedRecords:
+    """The values of one field, as the index of a dataset has them.
+
+    Args:
+        field: The field.
+        index: The index.
+        faults: Makes errors.
+
+    Attributes:
+        columns: Its columns.
+    """
+
+    def __init__(self, field: Field, index: RowIndex, faults: Faults) -> None:
+        self.field: Final = field
+        self.columns: Final = index.field(field.name)
+        self._faults = faults
+        self._length = len(index["shard"])
+        self._unchecked = self.columns.unchecked
+        # Blocks are of the same rows in all of them.
+        self._checked = (index, self.columns)
+
+    def checked_row(self, row: int) -> int:
+        """Checks the row number and its part of the index; a negative row is counted from the end.
+
+        Raises:
+            IndexError: There is no such row.
+            CorruptFile: The index is damaged there.
+        """
+        if not 0 <= row < self._length:
+            row = counted(row, self._length)
+        if self._unchecked[row // ROWS_PER_BLOCK]:
+            self._check(row)
+        return row
+
+    def damaged(self, row: int, how: str) -> CorruptRecord:
+        """The error that says how the record of `row` is damaged."""
+        return self._faults.damaged(self.checked_row(row), self.field.name, how)
+
+    def undecodable(self, row: int, error: Exception) -> CorruptRecord:
+        """The error for a record that holds something else."""
+        if isinstance(error, (MissingDependency, MemoryError)):
+            raise error
+        return self.damaged(row, f"it cannot be decoded ({type(error).__name__}: {error})")
+
+    def _check(self, row: int) -> None:
+        for columns in self._checked:
+            columns.check(row)
+
+
+class FieldRecords(IndexedRecords):
     """The records of one field, by row.
 
     Args:
@@ -215,18 +320,13 @@ class FieldRecords:
         bare: bool = False,
         sound: SoundRows | None = None,
     ) -> None:
-        self.field: Final = field
-        self.columns: Final = index.field(field.name)
+        super().__init__(field, index, faults)
         self.read_bytes = 0
         self.compares: Final = check
         self.sound = sound
         self._bare = bare
-        self._index = index
         self.shards: Final = shards
-        self._faults = faults
         self._opened = shards.opened
-        self._length = len(index["shard"])
-        self._unchecked = self.columns.unchecked
         # A memoryview yields a Python int in a third of the time that a numpy scalar takes.
         self._shard = native(index["shard"]).data
         self._offset = native(self.columns["offset"]).data
@@ -237,14 +337,7 @@ class FieldRecords:
         self._width, self._height = (native(self.columns[name]).data for name in sizes)
 
     def read(self, row: int, on_stage: OnStage = untimed) -> memoryview | None:
-        """The stored bytes of `row` as a read-only memoryview; with mmap, no byte is copied. None if it is missing.
-
-        Raises:
-            IndexError: There is no such row.
-            CorruptFile: The shard is missing or has the wrong size, or the index is damaged at this row.
-            UnreadableFile: The shard cannot be opened or read.
-            CorruptRecord: The bytes differ from what was written.
-        """
+        """The stored bytes of `row`; None if it is missing."""
         # What `checked_row` does, without a call.
         if not 0 <= row < self._length:
             row = counted(row, self._length)
@@ -253,7 +346,7 @@ class FieldRecords:
         return self._read(row, on_stage)
 
     def image(self, row: int, on_stage: OnStage = untimed) -> EncodedImage | None:
-        """The image of `row` as it is stored, None if it is missing; raises what `read` raises. For images only."""
+        """The image of `row` as it is stored; None if it is missing."""
         row = self.checked_row(row)
         width, height = self._width[row], self._height[row]
         if width < 1 or height < 1:
@@ -305,13 +398,7 @@ class FieldRecords:
         return data
 
     def size(self, row: int) -> tuple[int, int]:
-        """Width and height of the image or mask of `row` in pixels, as stored; (0, 0) if it is missing.
-
-        Raises:
-            IndexError: There is no such row.
-            CorruptFile: The index is damaged there.
-            CorruptRecord: The index was never sound there.
-        """
+        """Width and height of the image or mask of `row`; (0, 0) if it is missing."""
         row = self.checked_row(row)
         width, height = self._width[row], self._height[row]
         if width < 1 or height < 1:
@@ -321,37 +408,27 @@ class FieldRecords:
         return width, height
 
     def length(self, row: int) -> int:
-        """Size of the record of `row` in bytes; -1 if it is missing. Raises IndexError and CorruptFile as `read`."""
+        """Size of the record of `row` in bytes; -1 if it is missing."""
         row = self.checked_row(row)
         if self._size[row] < 0:
             self._check_missing(row)
         return self._size[row]
 
     def value(self, row: int, on_stage: OnStage = untimed) -> Any:
-        """The value of `row`, see `packtrain._codec.values.decode_value`; None if it is missing. Not for images.
-
-        Raises:
-            CorruptRecord: As `read`, or the record holds something else.
-        """
+        """The value of `row`; None if it is missing."""
         record = self.read(row, on_stage)
         if record is None:
             return None
         size = self.size(row) if self._sized else None
         try:
             value = decode_value(self.field, record, bare=self._bare, size=size)
-        except (MissingDependency, MemoryError):
-            raise
         except Exception as error:
             raise self.undecodable(row, error) from error
         on_stage(DECODE)
         return value
 
     def will_need(self, row: int) -> int:
-        """Asks the system to read the record of `row` into memory, without waiting for it.
-
-        Returns:
-            The record's size in bytes; 0 if it is missing or cannot be read, in which case `read` raises the reason.
-        """
+        """Asks the system to read the record of `row` into memory; returns its size."""
         try:
             row = self.checked_row(row)
             offset, size = self._offset[row], self._size[row]
@@ -371,34 +448,7 @@ class FieldRecords:
         rows = rows[(rows >= 0) & (rows < self._length)]
         rows = rows[self.columns["length"][rows] > 0]
         with suppress(PacktrainError):
-            self.shards.expect(self._index["shard"][rows], self.columns["offset"][rows])
-
-    def checked_row(self, row: int) -> int:
-        """Checks the row number and its part of the index; a negative row is counted from the end.
-
-        Raises:
-            IndexError: There is no such row.
-            CorruptFile: The index is damaged there.
-        """
-        if not 0 <= row < self._length:
-            row = counted(row, self._length)
-        if self._unchecked[row // ROWS_PER_BLOCK]:
-            self._check(row)
-        return row
-
-    def damaged(self, row: int, how: str) -> CorruptRecord:
-        """The error that says how the record of `row` is damaged."""
-        return self._faults.damaged(row, self.field.name, how)
-
-    def undecodable(self, row: int, error: Exception) -> CorruptRecord:
-        """The error for a record that holds something else. Pillow's plugins raise whatever their parsers run into."""
-        return self.damaged(self.checked_row(row), f"it cannot be decoded ({type(error).__name__}: {error})")
-
-    def _check(self, row: int) -> None:
-        """Checks the parts of the index that belong to `row`. Blocks are of the same rows in all of them."""
-        self._index.check(row)
-        if self.columns is not self._index:
-            self.columns.check(row)
+            self.shards.expect(self._checked[0]["shard"][rows], self.columns["offset"][rows])
 
     def _check_missing(self, row: int) -> None:
         """Makes sure that a row without a record may be without one.

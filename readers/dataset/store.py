@@ -14,21 +14,19 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from packtrain._codec.decode import EncodedImage
-from packtrain._codec.stages import OnStage, untimed
 from packtrain._core.arguments import choice
-from packtrain._core.errors import CorruptFile, CorruptRecord, UsageError
-from packtrain._core.index import Columns, Index
+from packtrain._core.errors import CorruptFile, UsageError
+from packtrain._core.index import Index
 from packtrain._core.manifest import Manifest
 from packtrain._core.overriding import override
 from packtrain._core.paths import local_path
-from packtrain._core.schema import IMAGE, Field, Schema
+from packtrain._core.schema import IMAGE, Schema
 from packtrain._storage.staging.locks import lease_on
 from packtrain._storage.streams.cutting import chunk_bounds, space_of
 
 from .chunked import ChunkedShards
 from .indexed import IndexedValues
-from .records import DatasetFaults, FieldRecords, counted, native
+from .records import DatasetFaults, FieldRecords, Records, counted, native
 from .shards import IO, DatasetShards, Shards
 from .sound import Check, Handover, SoundRows, starting_process
 
@@ -39,38 +37,6 @@ if TYPE_CHECKING:
 Label = int | float | npt.NDArray[Any]
 NO_LABEL: Final = -1
 """Label of every row of a dataset without labels, as in torchvision's unlabelled STL10."""
-
-
-class Records(Protocol):
-    """The records of one field, by row; `FieldRecords` says what each member does and raises."""
-
-    @property
-    def field(self) -> Field:
-        """The field."""
-
-    def read(self, row: int, on_stage: OnStage = untimed) -> memoryview | None:
-        """The stored bytes of `row`."""
-
-    def image(self, row: int, on_stage: OnStage = untimed) -> EncodedImage | None:
-        """The image of `row` as it is stored."""
-
-    def value(self, row: int, on_stage: OnStage = untimed) -> Any:
-        """The value of `row`."""
-
-    def size(self, row: int) -> tuple[int, int]:
-        """Width and height of the image or mask of `row`."""
-
-    def length(self, row: int) -> int:
-        """Size of the record of `row` in bytes."""
-
-    def will_need(self, row: int) -> int:
-        """Asks the system to read the record of `row` into memory."""
-
-    def damaged(self, row: int, how: str) -> CorruptRecord:
-        """The error that says how the record of `row` is damaged."""
-
-    def undecodable(self, row: int, error: Exception) -> CorruptRecord:
-        """The error for a record that holds something else."""
 
 
 class Opened(Protocol):
@@ -187,41 +153,37 @@ class Store(ABC):
             CorruptFile: The index is damaged there.
         """
 
-    @abstractmethod
     def texts(self, field: str, rows: npt.NDArray[np.int64]) -> list[str]:
         """The values of a string in rows of which none is negative; "" where missing, U+FFFD for what is no UTF-8.
 
         Raises:
             CorruptFile: The index is damaged there.
         """
+        raise UsageError(f"{self.name}: {field} does not lie in the index")
 
     @abstractmethod
     def line(self, row: int) -> int:
         """The 0-based line of `row` in the list."""
 
     @abstractmethod
-    def lines(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The lines of some rows, int64 [n], of which none is negative."""
-
-    @abstractmethod
     def filename(self, row: int) -> str:
         """The path of `row` as it stands in the list."""
 
-    @abstractmethod
     def filenames(self, rows: npt.NDArray[np.int64]) -> list[str]:
         """The paths of some rows, int64 [n], of which none is negative; what is not UTF-8 becomes U+FFFD."""
+        return [self.filename(row) for row in rows.tolist()]
 
     @abstractmethod
     def describe(self, row: int) -> str:
         """The name of `row` for messages."""
 
-    @abstractmethod
     def rows_at(self, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The rows whose records lie at these places of the physical order; both int64 [any]."""
+        return places
 
-    @abstractmethod
     def places(self) -> npt.NDArray[np.int64]:
         """The place of each row, int64 [rows]."""
+        return np.arange(len(self))
 
     @abstractmethod
     def chunk_bounds(self) -> npt.NDArray[np.int64]:
@@ -324,7 +286,7 @@ class RecordStore(Store):
             cache=None if chunks is None else self.path.parent,
         )
         self._length = self.manifest.records
-        self._labels = _labels(self.index) if self.manifest.labels.kind != "none" else None
+        self._take_labels(self)
         self._fields: dict[str, FieldRecords | IndexedValues] = {}
         self._sound = {} if handover is None else handover.of(manifest.columns)
 
@@ -405,16 +367,20 @@ class RecordStore(Store):
     def waited_ns(self) -> int:
         return self._shards.waited_ns
 
-    @property
-    def label_columns(self) -> Columns | None:
-        """The columns of the index that have the labels; None if there are none."""
-        return None if self._labels is None else self.index
+    def _take_labels(self, store: RecordStore) -> None:
+        """Takes the labels of a store, which has the same rows."""
+        self.label_columns: Index | None = store.index if store.manifest.labels.kind != "none" else None
+        if self.label_columns is not None:
+            column = self.label_columns["label"]
+            self._labels: Any = column if column.ndim > 1 else native(column).data
 
     @override
     def label(self, row: int) -> Label:
-        row = self.checked_row(row)
-        if self._labels is None:
+        if not 0 <= row < self._length:
+            row = counted(row, self._length)
+        if self.label_columns is None:
             return NO_LABEL
+        self.label_columns.check(row)
         value = self._labels[row]
         # A memoryview gives plain numbers, a two-dimensional array its rows.
         return value.copy() if isinstance(value, np.ndarray) else value
@@ -439,8 +405,9 @@ class RecordStore(Store):
 
     @override
     def all_labels(self) -> npt.NDArray[Any]:
-        self.index.check_all()
-        return self.index["label"]
+        assert self.label_columns is not None, "a dataset without labels has none to give"
+        self.label_columns.check_all()
+        return self.label_columns["label"]
 
     @override
     def column(self, name: str, rows: npt.NDArray[np.int64], field: str | None = None) -> npt.NDArray[Any]:
@@ -457,8 +424,8 @@ class RecordStore(Store):
     def line(self, row: int) -> int:
         return int(self.index["line"][self.checked_row(row)])
 
-    @override
     def lines(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The lines of some rows, int64 [n], of which none is negative."""
         return self.column("line", rows)
 
     @override
@@ -540,8 +507,3 @@ def _loaded(folder: Path) -> tuple[Manifest, Index]:
         if now == manifest:
             raise
         return now, Index.of(folder, now)
-
-
-def _labels(index: Index) -> Any:
-    column = index["label"]
-    return column if column.ndim > 1 else native(column).data

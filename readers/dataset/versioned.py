@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packtrain._core.errors import CorruptFile, UnsupportedVersion, UsageError
-from packtrain._core.index import ROWS_PER_BLOCK, Columns
+from packtrain._core.index import ROWS_PER_BLOCK
 from packtrain._core.manifest import VERSIONS
 from packtrain._core.overriding import override
 from packtrain._core.schema import LABEL, Field, Schema
@@ -42,7 +42,7 @@ from .kept import is_kept
 from .records import FieldRecords
 from .sides import Sides, not_split, segment_sides
 from .sound import Check
-from .store import Label, RecordStore
+from .store import RecordStore
 
 if TYPE_CHECKING:
     from packtrain._storage.streams.client import ChunkCache
@@ -125,6 +125,7 @@ class SegmentStore(RecordStore):
         self._absent = frozenset(schema.names) - own.keys()
         if (labels := self._layers.get(LABEL)) is not None:
             self.identity = f"{self.identity}/{labels.identity}"
+            self._take_labels(labels)
         if sides and split is not None and (file := split.of(segment.name)) is not None:
             self.identity = f"{self.identity}/{','.join(sides)} of {file.name}"
 
@@ -187,22 +188,6 @@ class SegmentStore(RecordStore):
             return [""] * len(rows)
         store = self._layers.get(field)
         return super().texts(field, rows) if store is None else store.texts(field, rows)
-
-    @property
-    @override
-    def label_columns(self) -> Columns | None:
-        store = self._layers.get(LABEL)
-        return super().label_columns if store is None else store.label_columns
-
-    @override
-    def label(self, row: int) -> Label:
-        store = self._layers.get(LABEL)
-        return super().label(row) if store is None else store.label(row)
-
-    @override
-    def all_labels(self) -> npt.NDArray[Any]:
-        store = self._layers.get(LABEL)
-        return super().all_labels() if store is None else store.all_labels()
 
     @override
     def __reduce__(self) -> tuple[Callable[..., SegmentStore], tuple[Any, ...]]:
