@@ -117,16 +117,7 @@ def __getattr__(name: str) -> Any:
         from importlib import metadata
 
         return metadata.version(__name__)
-    there = f": write `from {__name__}.{page} import {name}`" if (page := _page_of(name)) else ""
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{there}")
-
-
-def _page_of(name: str) -> str | None:
-    """The other page that has a name, which is read and not imported, as that would load torch."""
-    from pathlib import Path
-
-    pages = ((page, Path(__file__).with_name(f"{page}.py").read_text()) for page in (*_MODULES, "testing"))
-    return next((page for page, text in pages if f" import {name} as {name}\n" in text), None)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -46,15 +46,6 @@ def test_an_unknown_name_is_pythons_own_error() -> None:
         packtrain.open_datasets  # noqa: B018
 
 
-@pytest.mark.parametrize("page", [*packtrain._MODULES, "testing"])
-def test_a_name_of_another_page_is_told_where_it_is(page: str) -> None:
-    for name in set(import_module(f"packtrain.{page}").__all__) - set(packtrain.__all__):
-        with pytest.raises(
-            AttributeError, match=f"no attribute '{name}': write `from packtrain.{page} import {name}`$"
-        ):
-            getattr(packtrain, name)
-
-
 def test_dir_lists_the_public_names() -> None:
     assert dir(packtrain) == sorted(packtrain.__all__)
     assert len(set(packtrain.__all__)) == len(packtrain.__all__)
