@@ -5,8 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from multiprocessing import reduction
 from multiprocessing.context import get_spawning_popen
 from typing import Any, Final, Literal
@@ -16,7 +15,6 @@ import numpy.typing as npt
 
 from packtrain._core.arguments import flag, unexpected
 from packtrain._core.errors import UsageError
-from packtrain._core.manifest import ColumnInfo
 
 Check = bool | Literal["first"]
 """When records are compared with their checksums: always, never, or when a run first reads them."""
@@ -80,24 +78,6 @@ class SoundRows:
 
 def _received(rows: int, descriptor: Any) -> SoundRows:
     return SoundRows(rows, descriptor.detach())
-
-
-@dataclass(frozen=True)
-class Handover:
-    """Knowledge of sound records that is handed to a process being started.
-
-    Attributes:
-        columns: The columns of the index. Their checksums include the checksum of each record, so that other columns
-            mean other records.
-        fields: What is known of each field.
-    """
-
-    columns: Sequence[ColumnInfo] = ()
-    fields: Mapping[str, SoundRows] = field(default_factory=dict)
-
-    def of(self, columns: Sequence[ColumnInfo]) -> dict[str, SoundRows]:
-        """Return what is known of the fields of a dataset with these columns."""
-        return dict(self.fields) if columns == self.columns else {}
 
 
 def starting_process() -> bool:

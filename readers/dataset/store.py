@@ -17,7 +17,7 @@ import numpy.typing as npt
 from packtrain._core.arguments import choice
 from packtrain._core.errors import CorruptFile, UsageError
 from packtrain._core.index import Index
-from packtrain._core.manifest import Manifest
+from packtrain._core.manifest import ColumnInfo, Manifest
 from packtrain._core.overriding import override
 from packtrain._core.paths import local_path
 from packtrain._core.schema import IMAGE, Schema
@@ -28,7 +28,7 @@ from .chunked import ChunkedShards
 from .indexed import IndexedValues
 from .records import DatasetFaults, FieldRecords, Records, counted, native
 from .shards import IO, DatasetShards, Shards
-from .sound import Check, Handover, SoundRows, starting_process
+from .sound import Check, SoundRows, starting_process
 
 if TYPE_CHECKING:
     from packtrain._storage.streams.chunks import ChunkTable
@@ -228,7 +228,6 @@ class RecordStore(Store):
             may go and come again.
         chunks: Where the records are, if `path` has everything but the shards; None: in its shards.
         copied: True if `path` is a copy of a dataset that was opened in an object store.
-        handover: What is known already of the records of this dataset.
         manifest: The manifest, if it is known; a store with one does not pickle.
         index_only: True if no record is read: then the shards may lie in an object store. Such a store does not pickle.
 
@@ -248,7 +247,6 @@ class RecordStore(Store):
         check: Check = True,
         chunks: ChunkCache | None = None,
         copied: bool = False,
-        handover: Handover | None = None,
         manifest: Manifest | None = None,
         index_only: bool = False,
     ) -> None:
@@ -288,7 +286,7 @@ class RecordStore(Store):
         self._length = self.manifest.records
         self._take_labels(self)
         self._fields: dict[str, FieldRecords | IndexedValues] = {}
-        self._sound = {} if handover is None else handover.of(manifest.columns)
+        self._sound: dict[str, SoundRows] = {}
 
     @override
     def __len__(self) -> int:
@@ -487,14 +485,23 @@ class RecordStore(Store):
         self.close()
 
     def __reduce__(self) -> tuple[Callable[..., RecordStore], tuple[Any, ...]]:
-        handover = Handover(self.manifest.columns, self._sound) if self._sound and starting_process() else None
-        return _reopen, (os.fspath(self.path), self.io, self.check, self.chunks, self._copied, handover)
+        known = (self.manifest.columns, self._sound) if self._sound and starting_process() else None
+        return _reopen, (os.fspath(self.path), self.io, self.check, self.chunks, self._copied, known)
 
 
 def _reopen(
-    path: str, io: str, check: Check, chunks: ChunkCache | None, copied: bool, handover: Handover | None
+    path: str,
+    io: str,
+    check: Check,
+    chunks: ChunkCache | None,
+    copied: bool,
+    known: tuple[tuple[ColumnInfo, ...], dict[str, SoundRows]] | None,
 ) -> RecordStore:
-    return RecordStore(path, io=io, check=check, chunks=chunks, copied=copied, handover=handover)
+    store = RecordStore(path, io=io, check=check, chunks=chunks, copied=copied)
+    # Their checksums include the checksum of each record, so that other columns mean other records.
+    if known is not None and store.manifest.columns == known[0]:
+        store._sound = known[1]
+    return store
 
 
 def _loaded(folder: Path) -> tuple[Manifest, Index]:

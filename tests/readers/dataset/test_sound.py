@@ -23,7 +23,7 @@ from packtrain._core.generations import index_path, shard_path
 from packtrain._core.options import StoreOptions
 from packtrain._packer.options import Columns, FieldColumn
 from packtrain._readers.dataset.image_dataset import PackedDataset
-from packtrain._readers.dataset.sound import Handover, SoundRows
+from packtrain._readers.dataset.sound import SoundRows
 from packtrain._readers.dataset.store import RecordStore
 from packtrain._readers.transforms.batched import Destination
 from packtrain.errors import CorruptRecord, UsageError
@@ -167,11 +167,12 @@ def test_each_field_has_its_own(tmp_path: Path) -> None:
 
 def test_what_is_known_of_other_records_is_not_believed(folder: Path) -> None:
     """Somebody may have put another dataset into the folder before a process that was started opens it."""
-    columns = open_dataset(folder).store.manifest.columns
-    known = {"image": SoundRows(ROWS)}
-    assert Handover(columns, known).of(columns) == known
+    store = open_dataset(folder).store
+    columns, known = store.manifest.columns, {"image": SoundRows(ROWS)}
+    reopen, arguments = store.__reduce__()
+    assert reopen(*arguments[:-1], (columns, known))._sound == known
     for changed in (columns[:-1], (replace(columns[0], crc32c=columns[0].crc32c ^ 1), *columns[1:])):
-        assert Handover(columns, known).of(changed) == {}
+        assert reopen(*arguments[:-1], (changed, known))._sound == {}
 
 
 def test_a_cache_of_chunks_compares_always(tmp_path: Path) -> None:
