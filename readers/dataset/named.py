@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 # torchvision's transforms that move pixels, and those that do not, for where packtrain does not run them itself. Those
 # of v2 have the same names; they move masks alike, or, as the augmentations do, refuse them.
-_AUGMENTATIONS: Final = frozenset({"AutoAugment", "RandAugment", "TrivialAugmentWide", "AugMix"})
-_MOVING: Final = _AUGMENTATIONS | {
+_MOVING: Final = {
+    *("AutoAugment", "RandAugment", "TrivialAugmentWide", "AugMix"),
     *("Resize", "CenterCrop", "Pad", "RandomCrop", "RandomResizedCrop", "FiveCrop", "TenCrop"),
     *("RandomHorizontalFlip", "RandomVerticalFlip", "RandomRotation", "RandomAffine"),
     *("RandomPerspective", "ElasticTransform"),
@@ -55,8 +55,8 @@ _COLOURING: Final = frozenset(
 _CONVERSIONS: Final = (np.asarray, np.array, torch.from_numpy, torch.as_tensor)
 _TORCHVISIONS: Final = frozenset({"to_tensor", "pil_to_tensor", "to_image"})
 _MOVERS: Final = (
-    "take one of packtrain's transforms in its place, or derive it from torchvision.transforms.v2.Transform, which "
-    "gets images and masks together"
+    "give a transform of packtrain before all others, or one that is derived from torchvision.transforms.v2.Transform: "
+    "these get images and masks together"
 )
 _CONTAINERS: Final = frozenset({"Compose", "RandomApply", "RandomChoice", "RandomOrder"})
 
@@ -201,7 +201,6 @@ class NamedSamples:
     def _check_foreign(self) -> None:
         """Checks that each callable has something to act on, and none moves the image alone."""
         others = [name for name in (*self._masks, *self._images) if name != IMAGE]
-        found: list[tuple[Any, str, Any, bool]] = []
         for transform, several in self._foreign:
             if IMAGE not in self._images and not (several and others):
                 raise UsageError(
@@ -210,17 +209,13 @@ class NamedSamples:
                 )
             # albumentations moves masks with the image.
             left = [name for name in others if name not in self._masks or not isinstance(transform, OnArray)]
-            found += [(transform, left[0], *mover) for mover in _moves_alone(transform, together=several) if left]
-        # Of those that are known, more can be said.
-        for transform, other, mover, known in sorted(found, key=lambda each: not each[-1]):
-            if not known:
+            for mover, known in _moves_alone(transform, together=several) if left else ():
+                if known:
+                    raise UsageError(f"transform: {mover!r} would move the image, but not {left[0]}: {_MOVERS}")
                 raise UsageError(
-                    f"transform: {mover!r} gets the image, but not {other}: if it moves no pixels, wrap it: "
+                    f"transform: {mover!r} gets the image, but not {left[0]}: if it moves no pixels, wrap it: "
                     f"packtrain.transforms.ColoursOnly(...); if it does, {_MOVERS}"
                 )
-            promised = isinstance(transform, ColoursOnly)
-            advice = "it is not for ColoursOnly, give it without" if promised else _advice(mover)
-            raise UsageError(f"transform: {mover!r} would move the image, but not {other}: {advice}")
 
     def _check_size(self, row: int, mask: str, sizes: Mapping[str, tuple[int, int]]) -> None:
         wide, high = sizes[mask]
@@ -249,7 +244,7 @@ class NamedSamples:
                 described = self._store.describe(self._store.checked_row(row))
                 raise UsageError(
                     f"{self._store.name}: {described}: {name_of(transform)} made an image of shape {list(shape)}, but "
-                    f"{mask} still has {list(size)}: it moves pixels, so {_MOVERS}"
+                    f"{mask} still has {list(size)}: it moves pixels: {_MOVERS}"
                 )
 
     def _on_arrays(self, transform: OnArray, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -335,17 +330,6 @@ def _parts(transform: Any) -> Sequence[Any]:
     """The transforms that one consists of."""
     inner = transform if isinstance(transform, torch.nn.Sequential) else getattr(transform, "transforms", None)
     return list(inner) if isinstance(inner, Iterable) and not isinstance(transform, Views) else ()
-
-
-def _advice(mover: Any) -> str:
-    name = type(mover).__name__
-    if isinstance(mover, OnArray):
-        return "albumentations gets one image and its masks; take transforms of packtrain or torchvision.transforms.v2"
-    ways = [] if recognised(mover) is None else ["put it before all callables that packtrain does not know"]
-    of_both = isinstance(mover, Transform) or class_of(mover)[0] == V1
-    if of_both and not isinstance(mover, Views) and name not in _AUGMENTATIONS:
-        ways.append(f"take {name} from torchvision.transforms.v2")
-    return ", or ".join(ways or ["leave it out"])
 
 
 def _shape(image: Any) -> tuple[int, ...]:
