@@ -15,7 +15,7 @@ import io
 import os
 from array import array
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import h5py
 import numpy as np
@@ -117,19 +117,6 @@ class Writer:
         return starts
 
 
-class _Sink(Protocol):
-    """The HDF5 dataset of a field, to which records are appended."""
-
-    def write(self, data: bytes | memoryview) -> None:
-        """Appends bytes."""
-
-    def copy(self, descriptor: int, start: int) -> None:
-        """Sees to it that what was written begins at offset `start` of the shard."""
-
-    def close(self) -> None:
-        """Gives back what belongs to it."""
-
-
 class _Stream:
     """Writes to the shard itself, from an offset on."""
 
@@ -205,7 +192,7 @@ class _Records:
         crc32c: Checksum of each record, 0 where it is missing.
     """
 
-    def __init__(self, field: Field, sink: _Sink) -> None:
+    def __init__(self, field: Field, sink: _Stream | _Spool) -> None:
         self.group, self._name = place(field)
         self.sink = sink
         self.crc32c = array("I")

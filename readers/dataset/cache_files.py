@@ -249,9 +249,8 @@ class _CacheShardFaults(Faults):
     def file(self, row: int) -> str | None:
         return f"{SHARDS}/{self._name}"
 
-    @property
     @override
-    def remedy(self) -> str:
+    def remedy(self, error: Exception | None = None) -> str:
         return REMEDY
 
     @override

@@ -146,7 +146,7 @@ class _Files(Shards):
                 opened[number] = file
 
 
-class _ChunkedShard(ShardFile):
+class _ChunkedShard:
     """A shard whose bytes lie in chunks.
 
     Args:
@@ -156,7 +156,7 @@ class _ChunkedShard(ShardFile):
         files: The files of chunks.
     """
 
-    modified_ns = None
+    modified_ns: int | None = None
 
     def __init__(self, number: int, size: int, table: ChunkTable, files: _Files) -> None:
         self.bytes = size
@@ -165,7 +165,6 @@ class _ChunkedShard(ShardFile):
         self._files = files
         self._opened = files.opened
 
-    @override
     def read(self, offset: int, size: int) -> memoryview:
         """The bytes [offset, offset + size) of one record, waiting for their chunk if it is not there.
 
@@ -180,8 +179,8 @@ class _ChunkedShard(ShardFile):
         file = self._opened.get(chunk) or self._files.open(chunk)
         return file.read(position, size)
 
-    @override
     def will_need(self, offset: int, size: int) -> None:
+        """Asks the system to read these bytes into memory, if their chunk is open."""
         chunk, position = self._find(self._number, offset, size)
         file = self._opened.get(chunk)
         if file is not None:

@@ -139,7 +139,14 @@ class GenerationStore(Store):
 
     @override
     def all_labels(self) -> npt.NDArray[Any]:
-        """The labels of all rows, [rows] or [rows, K], copied from the indexes of all shards; there must be some.
+        return self._column("label", None)
+
+    @override
+    def column(self, name: str, rows: npt.NDArray[np.int64], field: str | None = None) -> npt.NDArray[Any]:
+        return self.generation.first_sample + rows if name == "line" else self._column(name, field)[rows]
+
+    def _column(self, name: str, field: str | None) -> npt.NDArray[Any]:
+        """A column of all rows, copied from the indexes of all shards.
 
         Raises:
             GenerationGone: There was no lease on the generation, and it has gone.
@@ -147,24 +154,8 @@ class GenerationStore(Store):
         """
         self._take_lease()
         shards = range(self.generation.first_shard, self.generation.end_shard)
-        return np.concatenate([self._files.shard(number, self.generation).index["label"] for number in shards])
-
-    @override
-    def column(self, name: str, rows: npt.NDArray[np.int64], field: str | None = None) -> npt.NDArray[Any]:
-        if name == "line":
-            return self.generation.first_sample + rows
-        self._take_lease()
-        starts, found = np.array(self._starts), []
-        shards = np.searchsorted(starts, rows, side="right") - 1
-        in_order = np.argsort(shards, kind="stable")
-        for mine in np.split(in_order, np.flatnonzero(np.diff(shards[in_order])) + 1):
-            place = shards[mine[0]] if len(mine) else 0
-            index = self._files.shard(self.generation.first_shard + int(place), self.generation).index
-            found.append((index if field is None else index.field(field))[name][rows[mine] - starts[place]])
-        joined = np.concatenate(found)
-        ordered = np.empty_like(joined)
-        ordered[in_order] = joined
-        return ordered
+        indexes = [self._files.shard(number, self.generation).index for number in shards]
+        return np.concatenate([(index if field is None else index.field(field))[name] for index in indexes])
 
     @override
     def line(self, row: int) -> int:
@@ -265,8 +256,6 @@ class GrowingDataset(ImageDataset):
     for as long as it lives.
     """
 
-    _samples: PackedSamples
-
     def __init__(self, samples: PackedSamples) -> None:
         super().__init__(samples)
         self._keep_generation = 3600.0
@@ -274,7 +263,7 @@ class GrowingDataset(ImageDataset):
     @property
     def store(self) -> GenerationStore:
         """The records of the generation."""
-        found = self._samples.store
+        found = self._samples.packed[0].store
         assert isinstance(found, GenerationStore)
         return found
 
@@ -300,7 +289,7 @@ class GrowingDataset(ImageDataset):
         before = self.store.generation
         store = self._store(generation)
         if store is not self.store:
-            self._samples = self._samples.changed(store=store)
+            self._samples = self._samples.packed[0].changed(store=store)
             store.opened.forget(store.generation.first_shard)
         after = store.generation
         return max(0, after.end_sample - max(before.end_sample, after.first_sample))

@@ -285,7 +285,7 @@ class PackedDataset(ImageDataset):
 
     @target_transform.setter
     def target_transform(self, target_transform: TransformLike | None) -> None:
-        self._samples = self._samples.with_target_transform(target_transform)
+        self._samples = cast(PackedSamples, self._samples.with_target_transform(target_transform))
 
     @override
     def __repr__(self) -> str:

@@ -15,8 +15,6 @@ from ..transforms.pipeline import AnyPipeline, Pipeline, drawn, pipeline_of
 from ..transforms.undecoded import UndecodedExecutor, require_plannable
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from packtrain._codec.decoders import Decoder
 
     from ..transforms.views import Views
@@ -60,22 +58,6 @@ class StoredImages:
             compose = Compose(()) if compose is None and not has_pillow() else compose
             self.pipeline = None if compose is None else pipeline_of(compose, self._decoder, scaled=scaled)
 
-    def decode(self, row: int, on_stage: OnStage = untimed) -> Image | None:
-        """The image of `row`, without the transform; None if it is missing.
-
-        Raises:
-            IndexError: There is no such row.
-            CorruptFile: Its shard is missing or truncated, or the index is damaged there.
-            CorruptRecord: The bytes differ from what was written, or cannot be decoded.
-        """
-        encoded = self.records.image(row, on_stage)
-        if encoded is None:
-            return None
-        try:
-            return self._decoder.image(encoded, on_stage)
-        except Exception as error:
-            raise self.records.undecodable(row, error) from error
-
     def make(
         self,
         row: int,
@@ -96,14 +78,19 @@ class StoredImages:
             finish: False to leave out the steps on tensors that the transform ends with.
 
         Raises:
+            IndexError: There is no such row.
+            CorruptFile: Its shard is missing or truncated, or the index is damaged there.
             UsageError: The transform cannot be applied to an image of this size.
-            CorruptRecord: As `decode`.
+            CorruptRecord: The bytes differ from what was written, or cannot be decoded.
         """
-        if self.pipeline is None:
-            return self.decode(row, on_stage)
         encoded = self.records.image(row, on_stage)
         if encoded is None:
             return None
+        if self.pipeline is None:
+            try:
+                return self._decoder.image(encoded, on_stage)
+            except Exception as error:
+                raise self.records.undecodable(row, error) from error
         if random is None:
             random = drawn(self.pipeline.draws)
         finish = finish and self.pipeline.finishes

@@ -61,10 +61,9 @@ class Faults(ABC):
     def file(self, row: int) -> str | None:
         """The name of the shard of `row`; None if the index names one that is not there."""
 
-    @property
     @abstractmethod
-    def remedy(self) -> str:
-        """Advice about damage."""
+    def remedy(self, error: Exception | None = None) -> str:
+        """Advice about damage, or about a shard that cannot be used because of an error."""
 
     def damaged(self, row: int, field: str, how: str) -> CorruptRecord:
         """The error that says how the record of `row` is damaged."""
@@ -73,7 +72,7 @@ class Faults(ABC):
         except DatasetError:
             what = f"row {row}"
         return CorruptRecord(
-            f"{self.path}: {_of(field)}{what} is damaged: {how}. {self.remedy}",
+            f"{self.path}: {_of(field)}{what} is damaged: {how}. {self.remedy()}",
             file=self.file(row),
             row=row,
             line=self.line(row),
@@ -89,12 +88,8 @@ class Faults(ABC):
         else:
             kind, why = CorruptFile, f"its shard {error}"
         if kind is CorruptFile:  # a sound copy would not help if, say, too many files are open
-            why = f"{why}; {self.remedy_for(error)}"
+            why = f"{why}; {self.remedy(error)}"
         return kind(f"{what} read: {why}", file=self.file(row))
-
-    def remedy_for(self, error: Exception) -> str:
-        """Return advice about a shard that cannot be used."""
-        return self.remedy
 
 
 class DatasetFaults(Faults):
@@ -131,13 +126,10 @@ class DatasetFaults(Faults):
         number = int(self._index["shard"][row])
         return self._manifest.shards[number].name if number < len(self._manifest.shards) else None
 
-    @property
     @override
-    def remedy(self) -> str:
-        return self._mend if self._cache is not None else f"`packtrain verify` lists all damage; {self._mend}"
-
-    @override
-    def remedy_for(self, error: Exception) -> str:
+    def remedy(self, error: Exception | None = None) -> str:
+        if error is None and self._cache is None:
+            return f"`packtrain verify` lists all damage; {self._mend}"
         cause, options = None, ""
         if isinstance(error, OtherTime):
             cause = "only its time changed, as by copying"

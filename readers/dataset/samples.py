@@ -242,13 +242,13 @@ class Samples:
 
     def with_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> Samples:
         """The same rows with another transform, over the same open shards; `target_transform` stays."""
-        if transform is not None and len(self.packed) > 1:
-            transform = composed(transform)
-        return self._changed(lambda part: part.with_transform(transform))
+        compose, given = _transforms(transform)
+        return self._changed(lambda packed: packed.changed(compose=compose, given=given))
 
     def with_target_transform(self, target_transform: TransformLike | None) -> Samples:
         """The same rows with another transform of their labels, over the same open shards."""
-        return self._changed(lambda part: part.with_target_transform(target_transform))
+        target_transform = function("target_transform", target_transform)
+        return self._changed(lambda packed: packed.changed(target_transform=target_transform))
 
     def undecoded(self) -> Samples:
         """The same samples with their images left to be decoded by somebody else: `Undecoded` in place of pixels.
@@ -256,7 +256,7 @@ class Samples:
         Raises:
             UsageError: There is no image, it is stored raw, or the transform does more than crop, resize and flip.
         """
-        return self._changed(lambda part: part.undecoded())
+        return self._changed(_undecoded)
 
     def expect(self, rows: npt.NDArray[np.int64]) -> None:
         """Says which rows are read soon, where their records have to be fetched from far away. Does not wait for them.
@@ -373,9 +373,9 @@ class Samples:
         assert self._rows is not None
         return self._in_each(lambda part, inner: part.places_of(inner), np.asarray(self._rows))
 
-    def _changed(self, change: Callable[[Samples], Samples]) -> Samples:
-        """These rows of other parts, of which those are the same that were before."""
-        changed = {part: change(part) for part in dict.fromkeys(self._parts)}
+    def _changed(self, change: Callable[[PackedSamples], PackedSamples]) -> Samples:
+        """The same rows of other packed datasets; parts that are the same stay the same."""
+        changed = {part: part._changed(change) for part in dict.fromkeys(self._parts)}
         return Samples([changed[part] for part in self._parts], self._rows)
 
     def make(
@@ -477,12 +477,7 @@ class PackedSamples(Samples):
             raise UsageError(f"{self.store.name}: {error}") from None
         self._scaled = scaled
         self._undecoded = False
-        self._set_transform(transform)
-
-    def _set_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> None:
-        self.compose: Compose | Views | None = None if transform is None else composed(transform)
-        # Neither a list nor somebody else's transform says what becomes of it.
-        self.given = transform if isinstance(transform, Transform) else self.compose
+        self.compose, self.given = _transforms(transform)
         self._prepare()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -562,28 +557,13 @@ class PackedSamples(Samples):
         return Chunks(bounds, np.zeros(len(bounds) - 1, np.int64), np.arange(len(bounds) - 1))
 
     @override
-    def with_transform(self, transform: TransformLike | Sequence[TransformLike] | None) -> Self:
-        other = copy.copy(self)
-        other._set_transform(transform)
-        return other
-
-    @override
-    def with_target_transform(self, target_transform: TransformLike | None) -> Self:
-        return self.changed(target_transform=function("target_transform", target_transform))
-
-    @override
-    def undecoded(self) -> Self:
-        if self.names is not None and IMAGE not in self.names:
-            raise UsageError(f"{self.store.name}: fields: there is no image to decode among {', '.join(self.names)}")
-        try:
-            return self.changed(_undecoded=True)
-        except UsageError as error:
-            raise UsageError(f"{self.store.name}: {error}") from None
-
-    @override
     def expect(self, rows: npt.NDArray[np.int64]) -> None:
         if self.store.chunks is not None:
             self.store.expect(rows, [records.field.name for records in self.records])
+
+    @override
+    def _changed(self, change: Callable[[PackedSamples], PackedSamples]) -> PackedSamples:
+        return change(self)
 
     def changed(self, **changed: Any) -> Self:
         """The same with other attributes, such as the store of another state of the dataset."""
@@ -600,3 +580,21 @@ class PackedSamples(Samples):
         if records.field.kind == "image":
             return StoredImages(records, self.decoder, None, scaled=False).make(row)
         return records.value(row)
+
+
+def _transforms(
+    transform: TransformLike | Sequence[TransformLike] | None,
+) -> tuple[Compose | Views | None, TransformLike | None]:
+    """A transform as samples are made with it, and as it is shown."""
+    compose = None if transform is None else composed(transform)
+    # Neither a list nor somebody else's transform says what becomes of it.
+    return compose, transform if isinstance(transform, Transform) else compose
+
+
+def _undecoded(packed: PackedSamples) -> PackedSamples:
+    if packed.names is not None and IMAGE not in packed.names:
+        raise UsageError(f"{packed.store.name}: fields: there is no image to decode among {', '.join(packed.names)}")
+    try:
+        return packed.changed(_undecoded=True)
+    except UsageError as error:
+        raise UsageError(f"{packed.store.name}: {error}") from None

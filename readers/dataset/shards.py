@@ -157,7 +157,7 @@ class Shards(ABC):
             # Another thread may open or close shards meanwhile; then it makes room, or the next call does.
             with suppress(RuntimeError, StopIteration):
                 self.opened.pop(next(iter(self.opened)), None)
-        shard: ShardFile = (MappedShard if self.io == "mmap" else OpenShard)(opener())
+        shard = MappedShard(opener()) if self.io == "mmap" else OpenShard(opener())
         if shard.bytes != size:
             raise WrongShard(f"has {shard.bytes} bytes, {size} were written")
         self.opened[number] = shard
@@ -210,7 +210,7 @@ class DatasetShards(Shards):
         return (last.parent != self._folder or last.is_symlink()) and is_network(last)
 
 
-class MappedShard(ShardFile):
+class MappedShard:
     """A mapped shard; the last view of it that is dropped unmaps it.
 
     Args:
@@ -230,20 +230,20 @@ class MappedShard(ShardFile):
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if status.st_size else None
         self.view: Final = memoryview(self._map or b"")
         self.bytes = len(self.view)
-        self.modified_ns = status.st_mtime_ns
+        self.modified_ns: int | None = status.st_mtime_ns
 
-    @override
     def read(self, offset: int, size: int) -> memoryview:
+        """The bytes [offset, offset + size), read-only."""
         return self.view[offset : offset + size]
 
-    @override
     def will_need(self, offset: int, size: int) -> None:
+        """Asks the system to read these bytes into memory."""
         if self._map is not None:
             for start, length in _pieces(offset, size):
                 self._map.madvise(mmap.MADV_WILLNEED, start, length)
 
 
-class OpenShard(ShardFile):
+class OpenShard:
     """A shard read with pread. It is closed when it is dropped, and so never in the middle of another thread's read.
 
     Args:
@@ -255,10 +255,10 @@ class OpenShard(ShardFile):
         weakref.finalize(self, os.close, descriptor)
         status = os.fstat(self._descriptor)
         self.bytes = status.st_size
-        self.modified_ns = status.st_mtime_ns
+        self.modified_ns: int | None = status.st_mtime_ns
 
-    @override
     def read(self, offset: int, size: int) -> memoryview:
+        """The bytes [offset, offset + size), read-only."""
         data = os.pread(self._descriptor, size, offset)
         if len(data) < size:
             buffer = bytearray(data)
@@ -269,8 +269,8 @@ class OpenShard(ShardFile):
             data = bytes(buffer)
         return memoryview(data)
 
-    @override
     def will_need(self, offset: int, size: int) -> None:
+        """Asks the system to read these bytes into memory."""
         for start, length in _pieces(offset, size):
             os.posix_fadvise(self._descriptor, start, length, os.POSIX_FADV_WILLNEED)
 
