@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from packtrain._core.errors import UsageError
@@ -47,20 +48,8 @@ class Token(NamedTuple):
     text: str
 
 
-class Expression(NamedTuple):
-    """A filter that may be handed to polars.
-
-    Attributes:
-        sql: Its text.
-        names: The columns that it uses.
-    """
-
-    sql: str
-    names: tuple[str, ...]
-
-
-def checked(text: str, columns: Mapping[str, str]) -> Expression:
-    """Takes a filter apart and writes it anew.
+def checked(text: str, columns: Mapping[str, str]) -> tuple[str, list[str]]:
+    """Takes a filter apart and writes it anew. Returns what may be handed to polars, and the columns that it uses.
 
     Args:
         text: The filter.
@@ -77,7 +66,8 @@ def checked(text: str, columns: Mapping[str, str]) -> Expression:
         raise wrong(
             text, "it holds bytes that are not UTF-8: type `_` for such a character in a text after `like`"
         ) from None
-    tokens = [_known(text, token, following, columns) for token, following in _with_next(_tokens(text))]
+    found = [*_tokens(text), Token("", "")]
+    tokens = [_known(text, token, following, columns) for token, following in pairwise(found)]
     if not tokens:
         raise wrong(text, "it is empty: type a condition, such as width >= 256")
     sql = " ".join(_written(text, tokens))
@@ -87,7 +77,7 @@ def checked(text: str, columns: Mapping[str, str]) -> Expression:
             if after[:2] != ["is", "null"] and after != ["is", "not", "null"]:
                 raise wrong(text, reason)
     names = dict.fromkeys(token.text for token in tokens if token.kind == "column")
-    return Expression(sql, tuple(names))
+    return sql, list(names)
 
 
 def wrong(text: str, what: str) -> UsageError:
@@ -114,13 +104,7 @@ def _advice(character: str) -> str:
     return ". Texts stand in '...'; docs/querying.md lists what an expression may hold"
 
 
-def _with_next(tokens: Iterator[Token]) -> Iterator[tuple[Token, str]]:
-    """Each token with the text of the next one."""
-    listed = list(tokens)
-    return zip(listed, [*(token.text for token in listed[1:]), ""], strict=False)
-
-
-def _known(text: str, token: Token, following: str, columns: Mapping[str, str]) -> Token:
+def _known(text: str, token: Token, following: Token, columns: Mapping[str, str]) -> Token:
     """The token as a keyword, function or column, unless it is no name."""
     kind, word = token
     if kind == "quoted":
@@ -129,7 +113,7 @@ def _known(text: str, token: Token, following: str, columns: Mapping[str, str]) 
         return token
     elif word.lower() in _KEYWORDS:
         return Token("keyword", word.lower())
-    elif following == "(":
+    elif following.text == "(":
         if word.lower() in FUNCTIONS:
             return Token("function", word.lower())
         raise wrong(text, f"there is no function {word!r}{_instead(word, sorted(FUNCTIONS))}")

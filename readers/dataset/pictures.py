@@ -15,7 +15,7 @@ from packtrain._codec.decoders import decoder
 from packtrain._codec.pillow import require_pillow
 from packtrain._core.errors import DatasetError, RemoteError
 from packtrain._core.printable import printable
-from packtrain._core.schema import CROP, LABEL, Schema
+from packtrain._core.schema import CROP, LABEL, Field, Schema
 
 from .drawing import GAP, BoxField, as_images, beside, fitted, span, with_boxes, with_mask
 from .store import Label, Store
@@ -45,10 +45,9 @@ class Look:
     masks: bool = True
     boxes: BoxField | None = None
 
-    @property
-    def boxes_name(self) -> str | None:
-        """Name of the field whose boxes are drawn."""
-        return None if self.boxes is None else self.boxes.name
+    def draws(self, field: Field) -> bool:
+        """True for a field that becomes a part of the image."""
+        return field.has_pixels or (self.boxes is not None and self.boxes.name == field.name)
 
 
 @dataclass(frozen=True)
@@ -71,11 +70,10 @@ def stored_picture(store: Store, row: int, look: Look) -> Picture:
     texts, problems = stored_texts(store, row, look)
     values: dict[str, Any] = {}
     image = None
-    drawn_fields = [each.name for each in store.schema.fields if each.has_pixels or each.name == look.boxes_name]
     with _noted(problems):
-        for name in drawn_fields:
+        for each in filter(look.draws, store.schema.fields):
             with _noted(problems):
-                values[name] = _value(store, name, row, look.side)
+                values[each.name] = _value(store, each.name, row, look.side)
         image = drawn(values, store.schema, look, size_of(store, row))
     return Picture(image, texts, next(iter(problems), None))
 
@@ -87,7 +85,7 @@ def stored_texts(store: Store, row: int, look: Look | None = None) -> tuple[dict
         with _noted(problems):
             texts[LABEL] = label_text(store.label(row), schema.classes)
     for each in schema.fields:
-        if not each.has_pixels and (look is None or each.name != look.boxes_name):
+        if not (look or Look()).draws(each):
             with _noted(problems):
                 texts[each.name] = value_text(store.field(each.name).value(row), each.kind)
     return texts, problems
