@@ -57,53 +57,22 @@ class Oracle:
 
     Attributes:
         format: Its name.
-        records: Yields what is in a shard of images: in the order of the file, or of the keys.
-        samples: Yields what is in a shard of any fields.
+        samples: Yields what is in a shard: in the order of the file, or of the keys.
     """
 
     format: str
-    records: Callable[[Path], Iterator[Found]]
     samples: Callable[[Path], Iterator[FoundSample]]
 
-
-def _tar(shard: Path) -> Iterator[Found]:
-    with tarfile.open(shard, "r:") as archive:
-        content = {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
-    for name, payload in content.items():
-        key, extension = name.split(".")
-        if extension in ("cls", "json"):
-            continue
-        label = next((content[f"{key}.{kind}"] for kind in ("cls", "json") if f"{key}.{kind}" in content), b"null")
-        yield Found(int(key), payload, json.loads(label), _npy(payload) if extension == "npy" else None)
-
-
-def _hdf5(shard: Path) -> Iterator[Found]:
-    with h5py.File(shard, "r") as file:
-        data = {name: file[name][()] for name in file}
-    images, lines = data["images"], data["lines"].tolist()
-    offsets = data.get("offsets")
-    for i, line in enumerate(lines):
-        label = data["labels"][i].tolist() if "labels" in data else None
-        if offsets is None:
-            yield Found(line, images[i].tobytes(), label, images[i])
-        else:
-            record = images[offsets[i] : offsets[i + 1]]
-            pixels = record.reshape(data["shapes"][i]) if "shapes" in data else None
-            yield Found(line, record.tobytes(), label, pixels)
-
-
-def _lmdb(shard: Path) -> Iterator[Found]:
-    with (
-        lmdb.open(str(shard), subdir=False, readonly=True, lock=False, max_dbs=2) as environment,
-        environment.begin() as transaction,
-    ):
-        labels = None
-        if transaction.get(b"labels"):
-            labels = environment.open_db(b"labels", transaction, create=False)
-        for key, payload in transaction.cursor(environment.open_db(b"images", transaction, create=False)):
-            label = json.loads(transaction.get(key, db=labels) or b"") if labels else None
-            pixels = _npy(payload) if payload.startswith(b"\x93NUMPY") else None
-            yield Found(int.from_bytes(key, "big"), payload, label, pixels)
+    def records(self, shard: Path) -> Iterator[Found]:
+        """What is in a shard of images."""
+        for found in self.samples(shard):
+            value = found.fields["image"]
+            payload = value if isinstance(value, bytes) else value.tobytes()
+            if isinstance(value, bytes):
+                pixels = np.load(io.BytesIO(value)) if value.startswith(b"\x93NUMPY") else None
+            else:
+                pixels = value if value.ndim == 3 else None
+            yield Found(found.line, payload, found.label, pixels)
 
 
 def _tar_samples(shard: Path) -> Iterator[FoundSample]:
@@ -165,11 +134,6 @@ def _field_of(database: str) -> str:
     return "image" if database == "images" else database.removeprefix("fields/")
 
 
-def _npy(payload: bytes) -> npt.NDArray[np.uint8]:
-    array: npt.NDArray[np.uint8] = np.load(io.BytesIO(payload))
-    return array
-
-
-TAR = Oracle("tar", _tar, _tar_samples)
-HDF5 = Oracle("hdf5", _hdf5, _hdf5_samples)
-LMDB = Oracle("lmdb", _lmdb, _lmdb_samples)
+TAR = Oracle("tar", _tar_samples)
+HDF5 = Oracle("hdf5", _hdf5_samples)
+LMDB = Oracle("lmdb", _lmdb_samples)
