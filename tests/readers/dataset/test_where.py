@@ -242,13 +242,7 @@ def lines(dataset: ImageDataset) -> list[int]:
 
 @given(conditions)
 def test_the_rows_are_those_that_plain_python_finds(animals: tuple[PackedDataset, list[Row]], condition: Value) -> None:
-    dataset, rows = animals
-    text, holds = condition
-    assert lines(dataset.where(text)) == [row["line"] for row in rows if holds({"image": True, **row})]
-
-
-@given(conditions)
-def test_so_they_are_of_subsets_and_concatenations(animals: tuple[PackedDataset, list[Row]], condition: Value) -> None:
+    """Of a dataset, and of subsets and concatenations of it."""
     dataset, rows = animals
     text, holds = condition
     chosen = [5, 3, 3, 20, 0, -1]
