@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 from helpers.growing import FIELDS, TinyCache, held_in, numbers, uncollected
-from helpers.support import flip, output_of, soon
+from helpers.support import flip, soon
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -172,39 +172,6 @@ def test_a_generation_whose_index_would_be_endless_is_refused(cache: TinyCache) 
 
 
 # Limits
-
-
-MANY_SHARDS = """
-import resource, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-import numpy as np
-from packtrain._readers.dataset.cache_files import CacheFiles
-from packtrain._readers.dataset.growing import newest
-
-store = newest(CacheFiles(sys.argv[1], sys.argv[2]))
-first = store.record(0, "name")
-copy = bytes(first)
-for row in np.random.default_rng(0).integers(0, len(store), 300).tolist():
-    assert bytes(store.record(row, "name")) == b"sample %d" % row
-store.all_labels()
-assert first == copy, "a view changed when its shard was let go"
-print(len(store.generation.records))
-"""
-
-
-@pytest.mark.complete
-@pytest.mark.parametrize("io", ["mmap", pytest.param("pread", marks=pytest.mark.complete)])
-def test_more_shards_than_descriptors_are_read(memory_path: Path, io: str) -> None:
-    TinyCache(memory_path / "cache").grow(*[2] * 100)
-    assert output_of(sys.executable, "-c", MANY_SHARDS, memory_path / "cache", io) == "100\n"
-
-
-@pytest.mark.stress
-@IOS
-def test_two_thousand_shards_are_read_with_1024_descriptors(memory_path: Path, io: str) -> None:
-    TinyCache(memory_path / "cache").grow(*[1] * 2000)
-    script = MANY_SHARDS.replace("(64, 64)", "(1024, 1024)").replace("300)", "20_000)")
-    assert output_of(sys.executable, "-c", script, memory_path / "cache", io) == "2000\n"
 
 
 @IOS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import numpy.typing as npt
 import pytest
 from helpers.chunking import CutChunks
 from helpers.datasets import make_dataset
+from helpers.growing import held_in
 from helpers.support import FORMATS, flip, image_set, packed
 
 from packtrain._core.errors import CorruptFile, CorruptRecord, RemoteError
@@ -39,16 +39,6 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """A dataset of several shards."""
     folder = tmp_path_factory.mktemp("whole")
     return packed(image_set(folder / "images", ROWS), folder / "out", request.param, shard_size=60_000)
-
-
-def open_files(folder: Path) -> list[str]:
-    """The files below a folder that this process has open or mapped."""
-    found = [os.readlink(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd") if _is_link(each)]
-    return sorted(name for name in found if name.startswith(os.fspath(folder)))
-
-
-def _is_link(number: str) -> bool:
-    return os.path.lexists(f"/proc/self/fd/{number}")
 
 
 @pytest.mark.parametrize("io", ["mmap", "pread"])
@@ -97,9 +87,9 @@ def test_files_that_have_gone_are_closed_by_who(dataset: Path, tmp_path: Path, i
         store.record(row)
     for chunk in range(len(rows)):
         cache.evict(chunk)
-    assert len(open_files(tmp_path / "cache" / "chunks")) >= len(rows)
+    assert len(held_in(tmp_path / "cache" / "chunks")) >= len(rows)
     WAYS[way](store, last)
-    assert len(open_files(tmp_path / "cache" / "chunks")) == 1
+    assert len(held_in(tmp_path / "cache" / "chunks")) == 1
 
 
 @pytest.mark.parametrize("io", ["mmap", "pread"])
@@ -108,7 +98,7 @@ def test_who_waits_for_a_chunk_keeps_no_other(dataset: Path, tmp_path: Path, io:
     store = cache.store(io)
     for row in store.rows_at(np.arange(ROWS)).tolist():
         store.record(row)
-        assert len(open_files(tmp_path / "cache" / "chunks")) == 1
+        assert len(held_in(tmp_path / "cache" / "chunks")) == 1
     assert store.waited_ns > 0
 
 
@@ -203,22 +193,6 @@ def test_lengths_that_cannot_be_are_cut_into_chunks_all_the_same(dataset: Path) 
     assert bounds[0] == 0 and bounds[-1] == ROWS and (np.diff(bounds) > 0).all()
 
 
-def test_a_pickle_reads_the_same(dataset: Path, tmp_path: Path) -> None:
-    whole, cache = RecordStore(dataset), CutChunks(dataset, tmp_path / "cache")
-    assert cache.store().name == "s3://bucket/set"
-    _, arguments = cache.store().__reduce__()
-    assert id(cache) in map(id, arguments) and arguments[1] == cache.store().io
-    assert pickle.loads(pickle.dumps(whole)).record(3) == whole.record(3)
-
-
-def test_no_descriptor_is_open_for_a_shard(dataset: Path, tmp_path: Path) -> None:
-    cache = CutChunks(dataset, tmp_path / "cache")
-    store = cache.store()
-    before = len(open_files(tmp_path))
-    store.record(0)
-    assert len(open_files(tmp_path)) == before + 1
-
-
 @pytest.fixture
 def raw(tmp_path: Path) -> Path:
     """A dataset of pixels, in several shards."""
@@ -260,4 +234,4 @@ def test_who_copies_in_one_go_lets_go_of_what_has_gone(raw: Path, tmp_path: Path
         cache.evict(chunk)
     for _ in range(len(cache.table)):
         assert copied(store, store.rows_at(cache.table.bounds[-2:-1]))
-    assert len(open_files(tmp_path / "cache" / "chunks")) == 1
+    assert len(held_in(tmp_path / "cache" / "chunks")) == 1

@@ -4,34 +4,27 @@ from __future__ import annotations
 
 import copy
 import gc
-import multiprocessing
 import os
 import pickle
-import subprocess
-import sys
 import tarfile
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from crc32c import crc32c
 from helpers.datasets import LEFT_OUT, NO_IMAGE, ROWS, SCHEMA, make_dataset
 from helpers.growing import FIELDS, TinyCache, copy_of, numbers, sample, uncollected
 from helpers.samples import new_sample as as_written
 from helpers.samples import payload, sample_lists, schemas
-from helpers.support import FORMATS, START_METHODS, output_of, soon
+from helpers.support import FORMATS, START_METHODS, output_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from packtrain import Loader, concat, open_dataset
 from packtrain._core.generations import (
-    GENERATIONS,
     SHARDS,
-    generation_numbers,
     generation_path,
     index_path,
     retire,
@@ -39,15 +32,14 @@ from packtrain._core.generations import (
 )
 from packtrain._core.schema import Schema
 from packtrain._readers.dataset.cache_files import CacheFiles
-from packtrain._readers.dataset.growing import GenerationStore, GrowingDataset, newest
-from packtrain._readers.dataset.samples import PackedSamples
+from packtrain._readers.dataset.growing import GenerationStore, newest
 from packtrain.errors import (
     GenerationGone,
     NotADataset,
     PacktrainError,
     UsageError,
 )
-from packtrain.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop
+from packtrain.transforms import RandomHorizontalFlip, RandomResizedCrop
 
 IOS = pytest.mark.parametrize("io", ["mmap", "pread"])
 
@@ -120,20 +112,23 @@ def _with_entries(schema: Schema, each: Any, *, bare: bool) -> Any:
     return written, entries
 
 
-@pytest.mark.parametrize("schema", [SCHEMA, NO_IMAGE], ids=["with image", "without"])
+NAMES = {"with image": (*SCHEMA.names, "label", "crop"), "without": (*NO_IMAGE.names, "crop"), "pairs": None}
+
+
+@pytest.mark.parametrize("what", NAMES)
 @IOS
-def test_samples_are_those_of_a_packed_dataset(memory_path: Path, format_name: str, schema: Schema, io: str) -> None:
+def test_samples_are_those_of_a_packed_dataset(memory_path: Path, format_name: str, what: str, io: str) -> None:
+    schema, names = NO_IMAGE if what == "without" else SCHEMA, NAMES[what]
     packed = make_dataset(memory_path / "packed", format_name, schema)
-    names = (*schema.names, *(("label",) if schema is SCHEMA else ()), "crop")
     transform = [RandomResizedCrop(16), RandomHorizontalFlip()]
     plain = open_dataset(packed, fields=names)
     cache = copy_of(plain, memory_path / "cache", 2, 1, 5)
     grown = cache.dataset(names, io=io)
-    assert grown.schema == plain.schema and grown.field_names == names
+    assert grown.schema == plain.schema and grown.field_names == plain.field_names == (names or ("image", "label"))
     for one, other in ((plain, grown), (plain.with_transform(transform), grown.with_transform(transform))):
         for row in range(8):
             expected, found = one._samples.make(row % ROWS, [0.3] * 40), other._samples.make(row, [0.3] * 40)
-            for name, mine, theirs in zip(names, found, expected, strict=True):
+            for name, mine, theirs in zip(grown.field_names, found, expected, strict=True):
                 assert _same(mine, theirs), (row, name)
     for row in (0, LEFT_OUT, -1):
         for name in schema.names:
@@ -144,17 +139,6 @@ def _same(one: Any, other: Any) -> bool:
     if one is None or other is None or isinstance(one, str | dict | bytes):
         return bool(one == other)
     return type(one) is type(other) and np.array_equal(np.asarray(one), np.asarray(other))
-
-
-def test_pairs_of_image_and_label(memory_path: Path) -> None:
-    packed = open_dataset(make_dataset(memory_path / "packed"), CenterCrop(16))
-    grown = copy_of(packed, memory_path / "cache", 4, 2).dataset(None, transform=CenterCrop(16))
-    for row in range(ROWS):
-        (image, label), (expected, number) = grown[row], packed[row]
-        assert torch.equal(image, expected) and label == number
-    assert grown.image(1).tobytes() == packed.image(1).tobytes()
-    batch = next(iter(Loader(grown, ROWS, num_workers=0)))
-    assert torch.equal(batch[0], torch.stack([image for image, _ in map(packed.__getitem__, range(ROWS))]))
 
 
 @IOS
@@ -346,41 +330,6 @@ def test_a_generation_that_is_replaced_while_it_is_opened(
     assert cache.dataset().generation == times
 
 
-def _fill(root: Path, until: Any) -> None:
-    cache = TinyCache(root)
-    cache.grow(2, 2)
-    while not until.is_set():
-        cache.grow(2, drop=1)
-        cache.evict()
-
-
-def test_readers_keep_up_with_a_filler_that_never_rests(memory_path: Path) -> None:
-    """Whatever the filler removes meanwhile, what is opened can be read to its end."""
-    context = multiprocessing.get_context("fork")
-    until = context.Event()
-    filler = context.Process(target=_fill, args=(memory_path / "cache", until))
-    filler.start()
-    try:
-        root = memory_path / "cache"
-        with soon(30):
-            while not (root / GENERATIONS).exists() or not generation_numbers(root):
-                time.sleep(0.01)
-        grown = GrowingDataset(PackedSamples(newest(CacheFiles(root)), fields=FIELDS))
-        seen: set[int] = set()
-        end = time.monotonic() + 10
-        while len(seen) < 40 and time.monotonic() < end:
-            grown.advance()
-            seen.add(grown.generation)
-            first = grown.store.generation.first_sample
-            assert numbers(grown) == list(range(first, first + len(grown)))
-            newest(CacheFiles(root)).label(0)
-        assert len(seen) > 3
-    finally:
-        until.set()
-        filler.join()
-    assert filler.exitcode == 0
-
-
 # Processes
 
 
@@ -401,43 +350,6 @@ def test_a_plain_dataloader_reads_a_generation(cache: TinyCache, method: str) ->
     del loader
     gc.collect()
     assert cache.evict() == [1]
-
-
-def test_an_idle_forked_child_holds_no_lease(cache: TinyCache) -> None:
-    grown = cache.dataset()
-    grown[0]
-    receive, send = os.pipe()
-    go, went = os.pipe()
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            os.write(send, b"x")
-            os.read(go, 1)
-            try:
-                grown[1]
-            except GenerationGone:
-                # It may use what there is by now, with a lease of its own.
-                grown.advance()
-                code = 0 if grown[1].label == 4 else 2
-            os.write(send, b"y")
-            time.sleep(60)
-        finally:
-            os._exit(code)
-    try:
-        os.read(receive, 1)
-        cache.grow(1, drop=1)
-        grown.advance()
-        assert cache.evict() == [1], "the child keeps its parent's generation"
-        os.write(went, b"x")
-        assert os.read(receive, 1) == b"y"
-        del grown
-        cache.grow(1)
-        assert cache.evict() == [1, 2], "the child reads generation 1 without a lease"
-    finally:
-        os.kill(child, 9)
-        os.waitpid(child, 0)
-    assert cache.evict() == [2]
 
 
 def test_a_pickled_dataset_takes_its_lease_when_it_is_first_used(cache: TinyCache) -> None:
@@ -461,13 +373,6 @@ def test_a_pickled_dataset_takes_its_lease_when_it_is_first_used(cache: TinyCach
 def test_a_cache_is_not_opened_as_a_dataset(cache: TinyCache) -> None:
     with pytest.raises(NotADataset, match=r"a growing cache, not a packed dataset.*packtrain.GrowingCache"):
         open_dataset(cache.root)
-    for command in (["info"], ["verify"], ["stage", "--to", "/dev/shm"], ["pack", "--format", "hdf5"]):
-        arguments = [command[0], str(cache.root), *command[1:]]
-        if command[0] == "pack":
-            arguments.insert(2, str(cache.root.with_name("out")))
-        done = subprocess.run([sys.executable, "-m", "packtrain", *arguments], capture_output=True, text=True)
-        assert done.returncode != 0 and "is a growing cache" in done.stderr, (command, done.stdout, done.stderr)
-        assert "Traceback" not in done.stderr
 
 
 def test_a_dataset_is_not_opened_as_a_cache(memory_path: Path) -> None:

@@ -130,14 +130,6 @@ def test_whoever_opens_it_anew_compares_anew(folder: Path) -> None:
     assert [sound(dataset, row) for row in (5, 6)] == [False, True]
 
 
-@pytest.mark.parametrize("check", [True, None])
-def test_by_default_all_is_compared_again(folder: Path, check: bool | None) -> None:
-    dataset = open_dataset(folder) if check is None else open_dataset(folder, check=check)
-    assert sound(dataset, 5)
-    harm(dataset, 5)
-    assert not sound(dataset, 5)
-
-
 def test_a_forked_process_knows_what_this_one_does_and_the_other_way_round(folder: Path) -> None:
     dataset = open_dataset(folder, check="first")
     assert sound(dataset, 5)
@@ -206,6 +198,7 @@ def test_other_values_are_refused(raw: Path, check: Any) -> None:
 
 def test_numpy_flags_are_flags(raw: Path) -> None:
     assert open_dataset(raw, check=np.False_).store.check is False  # type: ignore[arg-type]
+    assert open_dataset(raw).store.check is True
 
 
 def test_rows_are_bits() -> None:

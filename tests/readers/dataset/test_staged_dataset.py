@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from packtrain import Loader, PackedDataset, StageOptions, concat, open_dataset, stage, verify
 from packtrain._readers.dataset.image_dataset import is_remote
-from packtrain.errors import Leased, NoRoom, StagingError
+from packtrain.errors import Leased, NoRoom
 from packtrain.staging import entries, evict, pin
 
 FOLDERS = ("segments", "layers", "dropped", "versions")
@@ -63,12 +63,6 @@ class TestOpening:
         assert entries(place) == []
         assert tree(dataset) == before
 
-    def test_a_staged_path_that_was_evicted(self, dataset: Path, place: Path) -> None:
-        path = stage(dataset, StageOptions(to=place)).path
-        evict(place)
-        with pytest.raises(StagingError, match="has been evicted: stage it again"):
-            open_dataset(path)
-
 
 class TestLease:
     def test_as_long_as_the_dataset(self, dataset: Path, place: Path) -> None:
@@ -76,14 +70,6 @@ class TestLease:
         with pytest.raises(Leased):
             evict(place, [entries(place)[0].id])
         items(opened)
-        assert leased(place)
-        del opened
-        assert not leased(place)
-
-    def test_by_its_path_alone(self, dataset: Path, place: Path) -> None:
-        staged = stage(dataset, StageOptions(to=place))
-        opened = open_dataset(staged.path)
-        staged.lease.close()
         assert leased(place)
         del opened
         assert not leased(place)
@@ -97,19 +83,6 @@ class TestLease:
         del views
         assert leased(place)
         del loader
-        assert not leased(place)
-
-    @START_METHODS
-    def test_in_the_workers_of_torch(self, dataset: Path, place: Path, method: str) -> None:
-        opened = open_dataset(dataset, InWorkers(place), stage=place)
-        loader = DataLoader(opened, batch_size=3, num_workers=2, multiprocessing_context=method)
-        rows = torch.cat([batch for batch, _ in loader])
-        assert os.getpid() not in rows[:, 0]
-        assert rows[:, 1].all()
-        assert not rows[:, 2].any()
-        del loader
-        assert leased(place)
-        del opened
         assert not leased(place)
 
     @START_METHODS

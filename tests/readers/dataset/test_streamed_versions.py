@@ -117,13 +117,6 @@ def test_a_budget_that_does_not_even_hold_the_copies(remote: Remote) -> None:
         opened(remote, budget=1000)
 
 
-def test_a_loader_takes_each_row_once(remote: Remote) -> None:
-    dataset = opened(remote).with_transform(CROP)
-    with Loader(dataset, 8, shuffle=True, seed=1, num_workers=2, fields=("row",)) as loader:
-        for _ in range(2):
-            assert sorted(row for _, _, rows in loader for row in rows.tolist()) == list(range(len(dataset)))
-
-
 def test_a_state_ends_its_epoch_on_its_version(remote: Remote) -> None:
     options = {"shuffle": True, "seed": 1, "num_workers": 0, "fields": ("row",)}
     with Loader(open_with_crop(remote, 3), 8, **options) as before:  # type: ignore[arg-type]
