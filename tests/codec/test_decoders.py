@@ -11,7 +11,6 @@ import pickle
 import struct
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from helpers.jpegs import scan_bomb
-from helpers.support import encoded, picture, real_list
+from helpers.support import encoded, picture
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
@@ -217,15 +216,6 @@ class TestPixels:
             assert np.array_equal(pixels(each.decode(data, mode, None, scale), mode), mean)
             box = Box(1, 1, 2, 2)
             assert np.array_equal(pixels(each.decode(data, mode, box, scale), mode), cropped(mean, box))
-
-    def test_photographs(self, each: Decoder, mode: str) -> None:
-        listing, random = real_list(), np.random.default_rng(5)
-        for line in listing.read_text().splitlines()[:40]:
-            data = (listing.parent / line.rsplit(" ", 1)[0]).read_bytes()
-            whole = oracle(data, mode)
-            (top, bottom), (left, right) = (np.sort(random.choice(side + 1, 2, False)) for side in whole.shape[:2])
-            box = Box(int(left), int(top), int(right - left), int(bottom - top))
-            assert np.array_equal(pixels(each.decode(memoryview(data), mode, box), mode), cropped(whole, box)), line
 
 
 @pytest.mark.parametrize("source", ["4:2:0, odd", "grey", "YCCK"])
@@ -613,19 +603,3 @@ class TestRgbx:
         assert conversions._maps_rgb.__wrapped__()
         monkeypatch.setattr(conversions, "_map_rgb", changed)
         assert not conversions._maps_rgb.__wrapped__()
-
-
-def test_a_dataset_of_photographs_needs_no_fallback() -> None:
-    """The back ends decode the images of `real_list` themselves, except for the few that only Pillow can decode."""
-    listing: Path = real_list()
-    for candidate in candidates():
-        if not isinstance(candidate.decoder, BackEnd):
-            continue
-        refused = 0
-        lines = listing.read_text().splitlines()[:100]
-        for line in lines:
-            try:
-                candidate.decoder.attempt((listing.parent / line.rsplit(" ", 1)[0]).read_bytes(), "RGB", None, 1)
-            except (ValueError, OSError):
-                refused += 1
-        assert refused <= len(lines) // 10

@@ -68,14 +68,6 @@ def test_scales_and_scaled_crops_are_torchvisions(
     assert_same(apply(image, [Crop(box), scale]), expected)
 
 
-@pytest.mark.parametrize("name", FILTERS)
-@pytest.mark.parametrize("size", [(224, 224), (341, 256), (900, 11)])
-def test_scales_of_real_sizes_are_torchvisions(name: str, size: tuple[int, int], torchvision: Any) -> None:
-    image, interpolation = noise(7, 500, 375), torchvision.transforms.InterpolationMode(name)
-    expected = torchvision.transforms.functional.resize(image, [*size[::-1]], interpolation)
-    assert_same(apply(image, [Scale(*size, FILTERS[name])]), expected)
-
-
 @given(FLIPS, SIDES, SIDES, MODES, SEEDS)
 def test_flips_are_torchvisions(torchvision: Any, flip: Flip, width: int, height: int, mode: str, seed: int) -> None:
     image, functional = noise(seed, width, height, mode), torchvision.transforms.functional

@@ -16,13 +16,10 @@ from PIL import Image
 from packtrain._codec import native
 from packtrain._codec.geometry import FILTERS, Box, Crop, Flip, Operation, Pad, PadMode, Scale, size_after
 from packtrain._codec.masks import Mask, decode_png, map_mask, png_header
-from packtrain._readers.transforms.compose import compose
 from packtrain.errors import UsageError
 from packtrain.transforms import (
     CenterCrop,
-    RandomCrop,
     RandomHorizontalFlip,
-    RandomResizedCrop,
     RandomVerticalFlip,
     Resize,
 )
@@ -229,36 +226,6 @@ def test_each_side_is_resized_as_by_torchvision(torchvision: Any, source: int, t
     mask = np.arange(source, dtype=np.int32)[None]
     scale = Scale(target, 1, FILTERS["bilinear"])
     np.testing.assert_array_equal(map_mask(mask, [scale]), torchvisions(torchvision, mask, [scale]))
-
-
-TRANSFORMS = st.lists(
-    st.sampled_from(
-        [
-            RandomResizedCrop(16),
-            RandomResizedCrop((8, 12), scale=(0.5, 1), ratio=(0.5, 2), interpolation="bicubic"),
-            Resize(20),
-            Resize((20, 30), "nearest"),
-            Resize(20, max_size=24),
-            CenterCrop(16),
-            CenterCrop((10, 80)),
-            RandomCrop((30, 20), padding=(1, 2), pad_if_needed=True, fill=3),
-            RandomCrop(24, padding=1, pad_if_needed=True, padding_mode="edge"),
-            RandomHorizontalFlip(),
-            RandomVerticalFlip(0.3),
-        ]
-    ),
-    max_size=4,
-)
-
-
-@given(TRANSFORMS, SIDES, SIDES, DTYPES, SEEDS)
-def test_transforms_move_masks_as_torchvision_does(
-    torchvision: Any, transforms: list[Any], width: int, height: int, dtype: str, seed: int
-) -> None:
-    made = compose(transforms)
-    operations = made.operations(width, height, np.random.default_rng(seed).random(made.draws).tolist())
-    mask = random_mask(seed, width, height, dtype)
-    np.testing.assert_array_equal(map_mask(mask, operations), torchvisions(torchvision, mask, [*operations]))
 
 
 def test_torchvisions_own_transforms_give_the_same(torchvision: Any) -> None:

@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import PIL
 import pytest
 from helpers.effects import EFFECTS, images
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from packtrain._codec.effects.filters import GaussianBlur, PillowBlur
-from packtrain._codec.effects.operation import PixelOperation, image_of, pixels_of
+from packtrain._codec.effects.operation import PixelOperation, image_of, pixels_of, style_of
+from packtrain._codec.native import extension
 
 
 def is_defined(effect: PixelOperation, pixels: npt.NDArray[np.uint8]) -> bool:
@@ -24,6 +26,13 @@ def is_defined(effect: PixelOperation, pixels: npt.NDArray[np.uint8]) -> bool:
         # pillow-simd reads beyond images with sides of one pixel.
         return bool(min(width, height) > 1)
     return bool(len(getattr(effect, "fill", ())) <= channels)
+
+
+@pytest.mark.skipif(extension is None, reason="packtrain was built without its C extension")
+@pytest.mark.parametrize("kind", EFFECTS, ids=lambda kind: kind.__name__)
+def test_the_style_is_that_of_the_pillow_that_is_here(kind: type[PixelOperation]) -> None:
+    """If the pixels differed, an installation would be slow without saying so."""
+    assert style_of(kind) == (1 if len(kind.styles) > 1 and ".post" not in PIL.__version__ else 0)
 
 
 @pytest.mark.parametrize("kind", EFFECTS, ids=lambda kind: kind.__name__)

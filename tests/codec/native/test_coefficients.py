@@ -134,12 +134,6 @@ class TestExact:
     def test_all_kinds_of_jpegs_keep_coefficients_and_pixels(self, seed: int) -> None:
         check_one(seed, 90)
 
-    @pytest.mark.stress
-    @settings(max_examples=2_000)
-    @given(SEEDS)
-    def test_many_more(self, seed: int) -> None:
-        check_one(seed, 400)
-
     @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
     @given(SEEDS, st.integers(1, 300), st.integers(1, 40))
     @settings(max_examples=max(3, settings().max_examples // 5))

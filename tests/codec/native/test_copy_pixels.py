@@ -33,24 +33,6 @@ def test_any_rectangle_at_any_address(data: st.DataObject) -> None:
     assert (room[:offset] == 77).all() and (room[end:] == 77).all()
 
 
-@pytest.mark.parametrize(
-    ("image", "mirrored", "size"),
-    [
-        (some(0, 5, 7, 3), False, 104),
-        (some(0, 5, 7, 3), False, 106),
-        (some(0, 5, 7), False, 35),
-        (some(0, 5, 14, 3)[:, ::2], False, 105),
-        (some(0, 5, 7, 3)[..., ::-1], False, 105),
-        (some(0, 5, 7, 4)[..., :3], False, 105),
-        (some(0, 5, 7, 3).astype(np.uint16), False, 210),
-        (some(0, 5, 7, 4), True, 140),
-    ],
-)
-def test_what_is_refused(image: object, mirrored: bool, size: int) -> None:
-    with pytest.raises(ValueError, match="does not have dense rows of pixels, or the output has a different size"):
-        _extension.copy_pixels(image, mirrored, True, bytearray(size))
-
-
 @pytest.mark.parametrize("step", [1, -1])
 @pytest.mark.parametrize(("offset", "is_refused"), [(-105, False), (-104, True), (0, True), (104, True), (105, False)])
 def test_an_image_is_not_copied_into_its_own_memory(offset: int, is_refused: bool, step: int) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +11,7 @@ import pytest
 from helpers.jpegparts import parsed
 from helpers.jpegs import ARITHMETIC, SAMPLINGS, Picture, any_jpeg, picture, progressive, rectangles, segment, written
 from helpers.pixels import noise
-from helpers.support import encoded, real_list
+from helpers.support import encoded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -72,12 +70,6 @@ class TestPixels:
     def test_any_jpeg(self, seed: int) -> None:
         check_any(seed, 120, 4)
 
-    @pytest.mark.stress
-    @given(SEEDS)
-    @settings(max_examples=3000)
-    def test_any_jpeg_at_length(self, seed: int) -> None:
-        check_any(seed, 250, 10)
-
     @pytest.mark.parametrize("sampling", SAMPLINGS)
     @pytest.mark.parametrize("restart", [0, 1, 3])
     def test_every_column(self, sampling: str, restart: int) -> None:
@@ -125,16 +117,6 @@ class TestPixels:
         whole = oracle(data)
         for box in rectangles(random, *size, 3):
             check(data, box, whole)
-
-    def test_photographs(self) -> None:
-        listing, random = real_list(), np.random.default_rng(5)
-        for line in listing.read_text().splitlines()[::20]:
-            data = (listing.parent / line.rsplit(" ", 1)[0]).read_bytes()
-            whole = oracle(data)
-            for box in rectangles(random, whole.shape[1], whole.shape[0], 2):
-                check(data, box, whole)
-            small = oracle(data, 8)
-            check(data, (0, 0, small.shape[1], small.shape[0]), small, scale=8)
 
     @given(SEEDS)
     def test_damage_shows_whether_coefficients_are_decoded_or_passed_over(self, seed: int) -> None:
@@ -367,22 +349,3 @@ class TestRefusals:
         data[frame + 5 : frame + 9] = b"\xff\xdc\xff\xdc"
         with pytest.raises(ValueError, match="too many pixels"):
             _extension.decode(data, (0, 0, 1, 1), 4, 1)
-
-
-def test_many_threads_at_once() -> None:
-    random = np.random.default_rng(3)
-    sources = [any_jpeg(random)[1] for _ in range(12)] + [encoded(noise(5, 300, 200), restart_marker_blocks=7)] * 4
-    sizes = [Image.open(io.BytesIO(data)).size for data in sources] * 2
-    cases = list(zip(sources + [data[: len(data) * 2 // 3] for data in sources], sizes, strict=True))
-
-    def attempt(case: tuple[bytes, tuple[int, int]]) -> Any:
-        data, size = case
-        try:
-            return _extension.decode(data, (0, 0, *size), 4, 1)
-        except ValueError as error:
-            return str(error)
-
-    alone = list(map(attempt, cases))
-    assert any(isinstance(result, str) for result in alone)
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(attempt, cases * 8)) == alone * 8

@@ -122,12 +122,6 @@ class TestLossless:
     def test_any_jpeg(self, seed: int) -> None:
         check_one(seed, 90)
 
-    @pytest.mark.stress
-    @given(SEEDS)
-    @settings(max_examples=3000)
-    def test_any_jpeg_at_length(self, seed: int) -> None:
-        check_one(seed, 200)
-
     @pytest.mark.parametrize("sampling", SAMPLINGS)
     @pytest.mark.parametrize("process", ["baseline", "separate", "progressive"])
     def test_samplings(self, sampling: str, process: str) -> None:
@@ -189,12 +183,6 @@ class TestLossless:
     def test_photographs(self) -> None:
         listing = real_list()
         for line in listing.read_text().splitlines()[::15]:
-            assert_lossless((listing.parent / line.rsplit(" ", 1)[0]).read_bytes())
-
-    @pytest.mark.stress
-    def test_all_photographs(self) -> None:
-        listing = real_list()
-        for line in listing.read_text().splitlines():
             assert_lossless((listing.parent / line.rsplit(" ", 1)[0]).read_bytes())
 
 
@@ -397,9 +385,9 @@ def test_many_threads_at_once() -> None:
     sources = [any_jpeg(random)[1] for _ in range(12)] + [encoded(noise(5, 300, 200))] * 4
     damaged = [data[: len(data) // 2] for data in sources]
 
-    def attempt(data: bytes) -> bytes | str:
+    def attempt(data: bytes) -> object:
         try:
-            return bytes(_extension.transcode(data))
+            return _extension.transcode(data), _extension.decode(data, (0, 0, 1, 1), 4, 1)
         except ValueError as error:
             return str(error)
 

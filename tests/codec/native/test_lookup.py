@@ -33,31 +33,3 @@ def test_any_rectangle_at_any_address(data: st.DataObject) -> None:
     expected = np.stack([table[channel][image[..., channel]] for channel in range(channels)], axis=0 if planes else -1)
     np.testing.assert_array_equal(room[offset:end].reshape(expected.shape), expected)
     assert (room[:offset] == 77).all() and (room[end:] == 77).all()
-
-
-@pytest.mark.parametrize(
-    ("image", "table", "size", "why"),
-    [
-        (some(0, 5, 7), some(0, 3, 256, dtype=np.uint32), 105, "dense rows"),
-        (some(0, 5, 14, 3)[:, ::2], some(0, 3, 256, dtype=np.uint32), 105, "dense rows"),
-        (some(0, 5, 7, 3)[..., ::-1], some(0, 3, 256, dtype=np.uint32), 105, "dense rows"),
-        (some(0, 5, 7, 0), some(0, 3, 256, dtype=np.uint32), 105, "dense rows"),
-        (some(0, 5, 7, 3), some(0, 3, 256), 105, "table"),
-        (some(0, 5, 7, 3), some(0, 3, 255, dtype=np.uint32), 105, "table"),
-        (some(0, 5, 7, 3), some(0, 1, 256, dtype=np.uint32), 105, "table"),
-        (some(0, 5, 7, 3), some(0, 3, 256, dtype=np.uint32), 104, "output has a different size"),
-        (some(0, 5, 7, 3), some(0, 3, 256, dtype=np.uint32), 106, "output has a different size"),
-        (some(0, 5, 7, 3), some(0, 3, 256, dtype=np.uint32), 0, "output has a different size"),
-    ],
-)
-@pytest.mark.parametrize("planes", [False, True])
-def test_what_is_refused(image: Any, table: Any, size: int, why: str, planes: bool) -> None:
-    with pytest.raises(ValueError, match=why):
-        _extension.lookup(image, table, planes, np.empty(size, np.uint32))
-
-
-def test_unaligned_numbers_are_refused() -> None:
-    image, table, room = some(0, 5, 7, 3), some(0, 3, 256, dtype=np.uint32), bytearray(4 * 105 + 1)
-    offset = 1 if np.frombuffer(room, np.uint8).ctypes.data % 4 == 0 else 0
-    with pytest.raises(ValueError, match="not aligned"):
-        _extension.lookup(image, table, True, memoryview(room)[offset : offset + 4 * 105])

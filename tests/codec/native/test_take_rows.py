@@ -30,34 +30,3 @@ def test_it_is_what_numpy_takes(
     extension.take_rows(columns, counts, rows, out)
     expected = [column[rows] for column, rows in zip(columns, chosen, strict=True)]
     assert out.tobytes() == b"".join(each.tobytes() for each in expected)
-
-
-def numbers(*values: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return np.array(values, np.int64)
-
-
-COLUMN = np.arange(5, dtype=np.int64)
-SHARED = np.arange(8, dtype=np.int64)
-REFUSED: dict[str, tuple[Any, ...]] = {
-    "a row too many": ([COLUMN], numbers(1), numbers(5), numbers(0)),
-    "a negative row": ([COLUMN], numbers(1), numbers(-1), numbers(0)),
-    "the largest row": ([COLUMN], numbers(1), numbers(2**63 - 1), numbers(0)),
-    "no count for a column": ([COLUMN, COLUMN], numbers(1), numbers(1), numbers(0)),
-    "a negative count": ([COLUMN, COLUMN], numbers(-1, 2), numbers(1), numbers(0)),
-    "counts that are too large": ([COLUMN], numbers(2), numbers(1), numbers(0)),
-    "counts that are too small": ([COLUMN], numbers(1), numbers(1, 1), numbers(0, 0)),
-    "too little room": ([COLUMN], numbers(2), numbers(1, 1), np.zeros(9, np.uint8)),
-    "no room": ([COLUMN], numbers(1), numbers(1), np.zeros(0, np.uint8)),
-    "rows that are no numbers": ([COLUMN], numbers(1), np.zeros(7, np.uint8), numbers(0)),
-    "entries of another size": ([np.zeros(7, np.uint8)], numbers(1), numbers(0), numbers(0)),
-    "gaps": ([np.arange(10)[::2]], numbers(1), numbers(1), numbers(0)),
-    "room in a column": ([SHARED], numbers(1), numbers(0), SHARED[3:4]),
-    "room in the rows": ([COLUMN], numbers(2), SHARED[:2], SHARED[1:3]),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_the_rest_is_refused(name: str) -> None:
-    assert extension is not None
-    with pytest.raises(ValueError, match=r"\w"):
-        extension.take_rows(*REFUSED[name])

@@ -5,7 +5,6 @@ A stand-in takes its place in most of these laws, so that they hold without the 
 
 from __future__ import annotations
 
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from helpers.datasets import make_dataset
 from helpers.fusing import pack_sources, sources
 from PIL import Image
 
-from packtrain import Loader, PackedDataset, open_dataset
+from packtrain import PackedDataset, open_dataset
 from packtrain._core.options import StoreOptions
 from packtrain._readers.transforms.recognition.albumentations import OnArray
 from packtrain.errors import UsageError
@@ -52,14 +51,6 @@ class Noise(BasicTransform):
         image = targets["image"]
         assert type(image) is np.ndarray and image.dtype == np.uint8
         return {**targets, "image": image + np.uint8(self.random.integers(256))}
-
-
-class Slow(Noise):
-    """Takes long enough to be worth a line in a report."""
-
-    def __call__(self, *args: Any, **targets: Any) -> dict[str, Any]:
-        time.sleep(0.001)
-        return super().__call__(*args, **targets)
 
 
 class Mirrored(DualTransform):
@@ -109,16 +100,6 @@ def test_called_with_images_they_take_them_too() -> None:
 def test_what_is_shown_of_them() -> None:
     lines = str(Compose([CenterCrop(4), Mirrored()])).splitlines()
     assert [line[4:].split("  ")[0] for line in lines[1:3]] == ["fused", "on arrays"]
-
-
-@pytest.mark.complete
-def test_the_report_does_not_say_that_they_go_through_pil(packed_images: Path) -> None:
-    dataset = open_dataset(packed_images, [CenterCrop(8), Slow()])
-    # Only one sample in 32 is timed.
-    loader = Loader(dataset.subset(list(range(len(dataset))) * 40), 8, num_workers=0)
-    list(loader)
-    report = loader.stats.report()
-    assert "albumentations' Slow not fused" in report and "PIL" not in report
 
 
 class TestWhatTheyDrawDependsOnThePositionAlone(LoadingContract):

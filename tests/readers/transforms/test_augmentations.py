@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
 from helpers.dice import dice
 from helpers.effects import images
 from helpers.fusing import numbers
@@ -21,6 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import packtrain.transforms as ours_all
+from packtrain._codec import geometry
 from packtrain._codec.effects.operation import image_of
 from packtrain._codec.geometry import apply, size_after
 from packtrain._readers.transforms.base import Transform
@@ -31,6 +29,8 @@ from packtrain.errors import UsageError
 SEEDS = st.integers(0, 2**32 - 1)
 CHANCES = st.sampled_from([0.0, 0.3, 0.9, 1.0])
 WARPS = st.sampled_from(["nearest", "bilinear", "bicubic"])
+FILTERS = st.sampled_from(sorted(geometry.FILTERS))
+SIDES = st.integers(1, 60)
 FILLS = st.sampled_from([0, 200, None, (7,), (1, 2, 255)])
 SPREADS = st.floats(0, 2)
 PAIRS = st.tuples(st.floats(0, 1), st.floats(1, 2))
@@ -67,10 +67,17 @@ SIMPLE: dict[str, tuple[st.SearchStrategy[dict[str, Any]], Feed]] = {
         fed_jitter,
     ),
     "Grayscale": (st.sampled_from([{}, {"num_output_channels": 3}]), fed),
-    "RandomGrayscale": (st.fixed_dictionaries({}, optional={"p": CHANCES}), fed),
-    "RandomInvert": (st.fixed_dictionaries({}, optional={"p": CHANCES}), fed),
-    "RandomAutocontrast": (st.fixed_dictionaries({}, optional={"p": CHANCES}), fed),
-    "RandomEqualize": (st.fixed_dictionaries({}, optional={"p": CHANCES}), fed),
+    **dict.fromkeys(
+        ("RandomGrayscale", "RandomInvert", "RandomAutocontrast", "RandomEqualize", "RandomHorizontalFlip"),
+        (st.fixed_dictionaries({}, optional={"p": CHANCES}), fed),
+    ),
+    "RandomVerticalFlip": (st.fixed_dictionaries({}, optional={"p": CHANCES}), fed),
+    "CenterCrop": (st.fixed_dictionaries({"size": SIDES | st.tuples(SIDES, SIDES)}), fed),
+    "Resize": (
+        st.fixed_dictionaries({"size": SIDES | st.tuples(SIDES, SIDES)}, optional={"interpolation": FILTERS})
+        | st.fixed_dictionaries({"size": SIDES, "max_size": st.integers(61, 90)}, optional={"interpolation": FILTERS}),
+        fed,
+    ),
     "RandomPosterize": (st.fixed_dictionaries({"bits": st.integers(1, 8)}, optional={"p": CHANCES}), fed),
     "RandomSolarize": (st.fixed_dictionaries({"threshold": st.floats(0, 256)}, optional={"p": CHANCES}), fed),
     "RandomAdjustSharpness": (
@@ -167,6 +174,9 @@ def test_the_pixels_are_torchvisions(
     parameters, feed = SIMPLE[name]
     options = data.draw(parameters)
     assume(suits(pixels, options))
+    if "max_size" in options:
+        # torchvision fails for a side of 0 pixels.
+        assume(int(options["max_size"] * min(pixels.shape[:2]) / max(pixels.shape[:2])) > 0)
     theirs, image = made(package, name, options), image_of(pixels)
     ours = same(theirs, name, options, version)
     random = numbers(seed, ours.draws)
@@ -416,56 +426,6 @@ def test_choices_name_what_they_do_not_know() -> None:
 # Parameters
 
 
-BAD: list[tuple[Callable[[], Any], str]] = [
-    (lambda: ours_all.ColorJitter(-1), "brightness=-1: expected a number, 0 or more, or"),
-    (lambda: ours_all.ColorJitter(contrast=(2, 1)), r"contrast=\(2, 1\)"),
-    (lambda: ours_all.ColorJitter(contrast=(1, 2, 3)), r"contrast=\(1, 2, 3\)"),
-    (lambda: ours_all.ColorJitter(saturation=math.inf), "saturation=inf"),
-    (lambda: ours_all.ColorJitter(1e39), r"brightness=1e\+39: expected .* from 0 to 3.40282e\+38"),
-    (lambda: ours_all.ColorJitter(contrast=(0, 1e39)), r"contrast=\(0, 1e\+39\)"),
-    (lambda: ours_all.ColorJitter(saturation="0.1"), "saturation='0.1'"),  # type: ignore[arg-type]
-    (lambda: ours_all.ColorJitter(hue=0.6), "hue=0.6: .* from -0.5 to 0.5"),
-    (lambda: ours_all.Grayscale(2), "num_output_channels=2: expected 1 or 3"),
-    (lambda: ours_all.RandomGrayscale(2), "p=2: expected a probability"),
-    (lambda: ours_all.RandomPosterize(9), "bits=9: expected a whole number from 1 to 8"),
-    (lambda: ours_all.RandomSolarize(math.nan), "threshold=nan"),
-    (lambda: ours_all.RandomAdjustSharpness(-0.1), "sharpness_factor=-0.1"),
-    (lambda: ours_all.RandomAdjustSharpness(1e39), r"sharpness_factor=1e\+39: expected a number from 0 to 3.40"),
-    (lambda: ours_all.GaussianBlur(4), "kernel_size=4: expected odd"),
-    (lambda: ours_all.GaussianBlur(3, 0), "sigma="),
-    (lambda: ours_all.GaussianBlur(3, (2, 1)), "sigma="),
-    (lambda: ours_all.GaussianBlur(3, 1e39), r"sigma=1e\+39: expected pixels, from 1e-09 to 1e\+09"),
-    (lambda: ours_all.GaussianBlur(3, (1e-46, 1)), "sigma="),
-    (lambda: ours_all.RandomRotation(-1), "degrees=-1: expected an angle in degrees, 0 or more"),
-    (lambda: ours_all.RandomRotation((3, 1)), r"degrees=\(3, 1\)"),
-    (lambda: ours_all.RandomRotation((1, 2, 3, 4)), "degrees="),
-    (lambda: ours_all.RandomRotation(1, "lanczos"), "interpolation='lanczos': expected nearest, bilinear or bicubic"),
-    (lambda: ours_all.RandomRotation(1, center=(1,)), "center="),
-    (lambda: ours_all.RandomRotation(1, center=(0, 1e10)), r"center=\(0, .*\(x, y\) in pixels, each from -1e\+09"),
-    (lambda: ours_all.RandomRotation(1, expand=1), "expand=1"),  # type: ignore[arg-type]
-    (lambda: ours_all.RandomRotation(1, fill=(1, 2)), r"fill=\(1, 2\)"),
-    (lambda: ours_all.RandomRotation(1, fill=256), "fill=256"),
-    (lambda: ours_all.RandomAffine(1, translate=(0, 1.1)), "translate="),
-    (lambda: ours_all.RandomAffine(1, scale=(0, 1)), "scale="),
-    (lambda: ours_all.RandomAffine(1, shear=(1, 2, 3)), "shear="),
-    (lambda: ours_all.RandomAffine(1, shear=(1, 2, 4, 3)), "shear="),
-    (lambda: ours_all.RandomAffine(1, version=3), "version=3: expected 1 or 2"),  # type: ignore[arg-type]
-    (lambda: ours_all.RandomPerspective(1.1), "distortion_scale=1.1"),
-    (lambda: ours_all.Pad((1, 2, 3)), "padding="),
-    (lambda: ours_all.TrivialAugmentWide(1), "num_magnitude_bins=1"),
-    (lambda: ours_all.RandAugment(-1), "num_ops=-1"),
-    (lambda: ours_all.RandAugment(2, 31), "magnitude=31: expected a whole number from 0 to 30"),
-    (lambda: ours_all.AutoAugment("image"), "policy='image': expected one of imagenet, cifar10, svhn"),
-]
-
-
-@pytest.mark.parametrize("number", range(len(BAD)))
-def test_bad_parameters_are_named(number: int) -> None:
-    make, message = BAD[number]
-    with pytest.raises(UsageError, match=message):
-        make()
-
-
 EXTREME: list[Callable[[], Transform]] = [
     lambda: ours_all.ColorJitter(*[(3.4e38, 3.4028234e38)] * 3),
     lambda: ours_all.ColorJitter(*[(0, 1e-300)] * 3),
@@ -485,40 +445,3 @@ def test_the_most_extreme_parameters_work_on_every_image(number: int) -> None:
     transform, image = EXTREME[number](), noise(1, 9, 7)
     for random in np.random.default_rng(4).random((30, transform.draws)).tolist():
         apply(image, transform.operations(*image.size, random))
-
-
-EVERY_KIND: list[Transform] = [
-    ours_all.ColorJitter(0.4, 0.4, 0.4, 0.1),
-    ours_all.Grayscale(3),
-    ours_all.GaussianBlur(5),
-    ours_all.RandomGrayscale(0.5),
-    ours_all.RandomPosterize(3),
-    ours_all.RandomRotation(30, expand=True),
-    ours_all.RandomAffine(10, (0.1, 0.1), (0.5, 2), 10, "bilinear", (1, 2, 3)),
-    ours_all.RandomPerspective(p=0.9),
-    ours_all.Pad(3, 1),
-    ours_all.TrivialAugmentWide(),
-    ours_all.RandAugment(3, interpolation="bicubic"),
-    ours_all.AutoAugment("svhn", fill=3, version=2),
-    ours_all.RandomApply([ours_all.RandomInvert(), [ours_all.RandomEqualize()]]),
-    ours_all.RandomChoice([ours_all.RandomAutocontrast(), ours_all.RandomSolarize(9)], [1, 2]),
-    ours_all.RandomOrder([ours_all.RandomAdjustSharpness(2), ours_all.RandomHorizontalFlip()]),
-]
-
-
-@pytest.mark.parametrize("transform", EVERY_KIND, ids=lambda each: type(each).__name__)
-def test_every_kind_travels_says_what_it_is_and_takes_a_picture(transform: Transform) -> None:
-    for other in (pickle.loads(pickle.dumps(transform)), copy.deepcopy(transform)):
-        assert repr(other) == repr(transform)
-        random = numbers(1, transform.draws)
-        assert other.operations(50, 40, random) == transform.operations(50, 40, random)
-    image = noise(1, 50, 40)
-    with torch.random.fork_rng():
-        torch.manual_seed(3)
-        random = torch.rand(transform.draws, dtype=torch.float64).tolist()
-        torch.manual_seed(3)
-        assert_same(transform(image), apply(image, transform.operations(50, 40, random)))
-    if not transform.geometric:
-        assert transform(image).size == image.size
-    names = {name: name for name in ("nearest", "bilinear", "bicubic", "svhn", "constant")}
-    assert repr(eval(repr(transform), vars(ours_all), names)) == repr(transform)

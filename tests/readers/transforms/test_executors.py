@@ -196,23 +196,6 @@ class TestForeign:
                 opened._samples.make(row, random)[0]
                 assert_same(seen[-1], carried_out(torchvision, image, steps))
 
-    def test_a_usual_chain(self, torchvision: Any, crop_ready: Path) -> None:
-        t = torchvision.transforms
-        end = [t.ToTensor(), t.Normalize([0.5, 0.4, 0.3], [0.2, 0.3, 0.25])]
-        theirs = t.Compose([t.Resize(60), t.CenterCrop(50), *end])
-        chains: list[Any] = [
-            [Resize(60), CenterCrop(50), *end],
-            Compose([Resize(60), CenterCrop(50), *end]),
-            t.Compose([Resize(60), CenterCrop(50), *end]),
-            t.Compose([t.Compose([Resize(60)]), [CenterCrop(50)], t.Compose(end)]),
-        ]
-        for chain in chains:
-            opened = open_dataset(crop_ready, chain)
-            assert isinstance(opened._samples.compose, Compose)
-            assert list(map(type, opened._samples.compose.fused)) == [Resize, CenterCrop]
-            for row, data in enumerate(SOURCES.values()):
-                assert torch.equal(opened[row][0], theirs(decoded(data, "RGB")))
-
     def test_one_that_comes_first_gets_the_whole_image(self, torchvision: Any, crop_ready: Path) -> None:
         t = torchvision.transforms
         opened = open_dataset(crop_ready, [t.Grayscale(), Resize((20, 30)), np.asarray])

@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 import torch
 from helpers.fusing import numbers, pack_sources
-from helpers.support import encoded, flip, packed, param_id, picture, real_list, require_module
-from helpers.support import sources as listed
+from helpers.support import encoded, packed, param_id, picture, require_module
 from helpers.transforms import to_tensor
 from PIL import Image, ImageOps
-from torch.utils.data import DataLoader
 
 from packtrain import PackedDataset, concat, open_dataset
 from packtrain._core.options import StoreOptions
@@ -85,24 +83,7 @@ class TestRandomness:
                 assert np.array_equal(ours, theirs)
 
 
-class TestLoader:
-    @pytest.mark.complete
-    def test_workers_under_any_start_method(self, folder: Path) -> None:
-        opened = open_dataset(folder, TRAINING)
-        dataset = opened.subset([3] * 8)  # what differs is random alone
-
-        def batches(seed: int, method: str | None, workers: int = 2) -> list[torch.Tensor]:
-            generator = torch.Generator().manual_seed(seed)
-            options: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": method}
-            loader = DataLoader(dataset, 2, generator=generator, **options)
-            return [images.clone() for images, _ in loader]
-
-        first = batches(1, "fork")
-        assert len({image.numpy().tobytes() for batch in first for image in batch}) == 8
-        for method in ("fork", "forkserver", "spawn"):
-            assert all(map(torch.equal, batches(1, method), first)), method
-        assert not any(map(torch.equal, batches(2, "fork"), first))
-
+class TestPickling:
     def test_a_dataset_pickles_with_its_transform(self, folder: Path) -> None:
         for transform in (TRAINING, Compose(TRAINING), TRAINING[0], [CenterCrop(20), to_tensor], to_tensor):
             opened: Any = open_dataset(folder, transform, scaled=True)  # type: ignore[arg-type]
@@ -141,25 +122,6 @@ class TestErrors:
         opened = open_dataset(folder, RandomCrop(20, 4, fill=fill), decoder=name)
         with pytest.raises(ValueError, match=f"a fill of {len(fill)} values"):
             opened[0]
-
-    @pytest.mark.parametrize("fused", [True, False])
-    def test_a_damaged_record_says_where_it_is(self, images: Path, tmp_path: Path, fused: bool) -> None:
-        out = packed(images, tmp_path / "out", "tar", store=StoreOptions())
-        transform: Any = CenterCrop(8) if fused else to_tensor
-        opened = open_dataset(out, transform)
-        shard = next(out.glob("*.tar"))
-        offset, length = int(opened.store.index["offset"][4]), int(opened.store.index["length"][4])
-        flip(shard, offset + length // 2)
-        where = r"row 4 \(line 4, 'image 4.jpg', in train-000000.tar\)"
-        with pytest.raises(CorruptRecord, match=where) as caught:
-            open_dataset(out, transform)[4]
-        assert (caught.value.row, caught.value.line, caught.value.file) == (4, 4, "train-000000.tar")
-        # Not compared with its checksum, it is for the decoder to find out.
-        with shard.open("r+b") as file:
-            file.seek(offset)
-            file.write(bytes(length))
-        with pytest.raises(CorruptRecord, match=where + ".* cannot be decoded"):
-            open_dataset(out, transform, check=False)[4]
 
     @pytest.mark.parametrize("store", [StoreOptions("raw"), StoreOptions()], ids=param_id)
     def test_a_record_of_another_size_is_damaged(
@@ -281,17 +243,6 @@ class TestScaled:
             ours, theirs = scaled._samples.make(0, random)[0].float(), exact._samples.make(0, random)[0].float()
             assert abs(float((ours - theirs).mean())) < 0.7
             assert difference(exact._samples.make(0, random)[0], scaled._samples.make(0, random)[0]) < 1
-
-    def test_photographs(self, tmp_path: Path) -> None:
-        listing = real_list()
-        photographs = listed(listing)[::10]
-        (tmp_path / "train.txt").write_text("".join(f"{listing.parent / each.name} 0\n" for each in photographs))
-        out = packed(tmp_path / "train.txt", tmp_path / "out", "tar", store=StoreOptions())
-        exact, scaled = self.pair(out, [Resize(100), CenterCrop(90)])
-        differences = [difference(exact[row][0], scaled[row][0]) for row in range(len(exact))]
-        # Measured: 1.2 of 255 on average, 4.1 at most.
-        assert 0 < float(np.mean(differences)) < 2
-        assert max(differences) < 5
 
 
 @pytest.mark.parametrize("store", ["crop-ready", "coefficients", "verbatim"])

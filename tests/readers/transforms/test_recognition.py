@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from helpers.datasets import ROWS, make_dataset, size_of, values_of
+from helpers.datasets import make_dataset, size_of
 from helpers.dice import dice
 from helpers.fusing import numbers
 from helpers.pixels import assert_same, noise
@@ -82,27 +81,6 @@ def test_random_crops_are_torchvisions(
     with dice(feed):
         expected = theirs(image)
     assert_same(apply(image, ours.operations(30, 25, [x, y])), expected)  # type: ignore[union-attr]
-
-
-@pytest.mark.filterwarnings("ignore:Anti-alias option is always applied")
-def test_resizes_crops_and_flips_are_torchvisions(package: Any) -> None:
-    image = noise(1, 50, 37)
-    for theirs in (
-        package.Resize(20),
-        package.Resize([20], max_size=24),
-        package.Resize((20, 31), antialias=None),
-        package.Resize(9, package.InterpolationMode.BICUBIC, antialias=False),
-        package.CenterCrop(20),
-        package.CenterCrop((60, 20)),
-        package.RandomHorizontalFlip(1),
-        package.RandomVerticalFlip(1),
-        package.Compose([package.Resize(30), package.CenterCrop(28)]),
-    ):
-        made = compose(theirs)
-        assert made.fused and not made.foreign
-        assert_same(apply(image, made.operations(50, 37, numbers(1, made.draws))), theirs(image))
-    (crop,) = recognised(package.RandomResizedCrop((9, 8), (0.2, 1), (0.5, 2), package.InterpolationMode.BICUBIC)) or ()
-    assert repr(crop) == repr(ours_all.RandomResizedCrop((9, 8), (0.2, 1), (0.5, 2), "bicubic"))
 
 
 def test_identities_are_nothing(torchvision: Any) -> None:
@@ -232,25 +210,6 @@ def test_conversions_behind_tensors_are_called(torchvision: Any) -> None:
         assert len(made.fused) == 1 and len(made.foreign) == 2
 
 
-def test_a_single_transform_says_what_becomes_of_it(package: Any, dataset_folder: Path) -> None:
-    class Mine:
-        def __call__(self, image: Any) -> Any:
-            return image
-
-        def __repr__(self) -> str:
-            return "Mine()"
-
-    crop = ours_all.CenterCrop(9)
-    for transform, line in (
-        (Mine(), "through PIL  Mine()"),
-        (package.ElasticTransform(), "through PIL  ElasticTransform("),
-        (package.CenterCrop(9), "fused        CenterCrop("),
-        ([crop], "fused        CenterCrop("),
-    ):
-        assert str(open_dataset(dataset_folder, transform).transform).startswith(f"Compose(\n    {line}")
-    assert open_dataset(dataset_folder, crop).transform is crop
-
-
 def test_what_is_shown_is_what_runs(package: Any, dataset_folder: Path) -> None:
     steps = [package.RandomCrop(20), package.PILToTensor()]
     dataset = open_dataset(dataset_folder, steps)
@@ -286,42 +245,6 @@ def test_grey_pictures_come_out_with_one_channel_or_three(package: Any, dataset_
 
 
 # Masks
-
-
-def moving(package: Any) -> list[tuple[str, Callable[[], Any]]]:
-    return [
-        ("RandomResizedCrop", lambda: package.RandomResizedCrop(16)),
-        ("RandAugment", lambda: package.RandAugment(4, 20)),
-        ("TrivialAugmentWide", lambda: package.TrivialAugmentWide()),
-        ("AutoAugment", lambda: package.AutoAugment(package.AutoAugmentPolicy.SVHN)),
-        ("RandomAffine", lambda: package.RandomAffine(30, (0.1, 0.2), (0.5, 2), 10, fill=7)),
-        ("RandomRotation", lambda: package.RandomRotation(30, expand=True)),
-        ("RandomPerspective", lambda: package.RandomPerspective(p=1)),
-        ("Pad", lambda: package.Pad((1, 2, 3, 4))),
-        ("RandomApply", lambda: package.RandomApply([package.RandomVerticalFlip(1), package.RandomInvert(1)])),
-        ("ColorJitter", lambda: package.ColorJitter(0.5, 0.5, 0.5, 0.1)),
-    ]
-
-
-@pytest.mark.parametrize("number", range(10))
-def test_masks_move_as_their_image(package: Any, fields_folder: Path, number: int) -> None:
-    _, make = moving(package)[number]
-    made = compose(make())
-    assert made.fused and not made.foreign
-    opened = open_dataset(fields_folder, make(), fields=("image", "seg", "depth"))
-    plain = open_dataset(fields_folder, make())
-    for row in range(ROWS):
-        random = numbers(row, made.draws)
-        sample, values = opened._samples.make(row, random), values_of(row)
-        assert torch.equal(sample.image, plain._samples.make(row, random)[0])
-        operations = made.operations(*size_of(row), random)
-        np.testing.assert_array_equal(sample.depth.numpy(), map_mask(values["depth"].astype(np.int32), operations))
-        assert sample.depth.shape == sample.image.shape[1:]
-        if values["seg"] is None:
-            continue
-        # The mask is a grey picture, which the nearest filter moves without new values.
-        moved = sample.seg.numpy()
-        assert set(np.unique(moved)) <= {*np.unique(values["seg"]).tolist(), 0, 7}
 
 
 def test_a_mask_goes_where_a_picture_of_it_goes(package: Any) -> None:

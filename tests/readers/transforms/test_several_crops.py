@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.fusing import decoded, pack_sources
-from helpers.support import encoded, param_id, picture
+from helpers.support import encoded, picture
 from PIL import Image
 
 from packtrain import open_dataset
@@ -135,10 +135,3 @@ def test_called_with_an_image_they_are_torchvisions(torchvision: Any, crops: Any
 def test_an_image_that_is_too_small_is_an_error_that_says_what_to_do(crop_ready: Path) -> None:
     with pytest.raises(UsageError, match="put a Resize before them"):
         open_dataset(crop_ready, FiveCrop(120))[2]
-
-
-@pytest.mark.parametrize("size", [0, (3, 4, 5), -1, "all"], ids=param_id)
-def test_sizes_that_are_none_are_refused(size: Any) -> None:
-    for crops in (FiveCrop, TenCrop):
-        with pytest.raises(UsageError):
-            crops(size)

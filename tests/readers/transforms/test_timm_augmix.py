@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
-from helpers.chance import chi_square, chi_square_limit, kolmogorov_smirnov, kolmogorov_smirnov_limit
 from helpers.pixels import assert_same, noise
 from helpers.timm_augment import ScriptedOperation, posterize_without_bits
 
@@ -92,61 +91,6 @@ def test_pixels_are_timms(timm: Any, string: str) -> None:
         kinds.add(type(made[0]))
         assert_same(apply(image, made), expected)
     assert kinds == {Overlay if "b1" in string else Mix}
-
-
-def decisions(timm: Any, theirs: Any, count: int) -> Iterator[tuple[Any, Any, list[int], list[str]]]:
-    """Weights, share, lengths of the chains and names of the operations that timm draws."""
-    library, image = timm.data.auto_augment, noise(7, 4, 4)
-    chosen: list[list[Any]] = []
-    mixed: list[tuple[Any, Any]] = []
-    kept = np.random.choice
-
-    def choice(*given: Any, **more: Any) -> Any:
-        chosen.append(list(kept(*given, **more)))
-        return []
-
-    def mix(image: Any, weights: Any, share: Any) -> Any:
-        mixed.append((weights, share))
-        return library.AugMixAugment._apply_basic(theirs, image, weights, share)
-
-    state = np.random.get_state(legacy=False)
-    try:
-        np.random.seed(8)
-        with mock.patch.object(np.random, "choice", choice), mock.patch.object(theirs, "_apply_basic", mix):
-            for _ in range(count):
-                chosen.clear()
-                theirs(image)
-                names = [each.aug_fn.__name__ for part in chosen for each in part]
-                yield *mixed[-1], list(map(len, chosen)), names
-    finally:
-        np.random.set_state(state)
-
-
-@pytest.mark.complete
-def test_decisions_have_timms_statistics(timm: Any) -> None:
-    count = 10000
-    theirs = settings_of(timm, "augmix-m5")
-    ours = only(theirs)
-    left: list[tuple[Any, Any, list[int], list[str]]] = []
-    for random in np.random.default_rng(9).random((count, ours.draws)).tolist():
-        names: list[str] = []
-        # An operation of ours that says its name instead of doing anything.
-        with mock.patch.object(
-            type(ours.ops[0]),
-            "operations",
-            lambda self, *given, names=names: names.append(self.effect) or (self,),
-        ):
-            (mixture,) = ours.operations(4, 4, random)
-        assert isinstance(mixture, Mix)
-        left.append((np.array(mixture.weights), mixture.share, list(map(len, mixture.chains)), names))
-    right = list(decisions(timm, theirs, count))
-    for part in (lambda row: tuple(row[2]), lambda row: row[3][0], lambda row: row[3][-1]):
-        statistic, freedom = chi_square(map(part, left), map(part, right), rare_together=True)
-        assert statistic < chi_square_limit(freedom, FALSE_ALARM)
-    limit = kolmogorov_smirnov_limit(count, count, FALSE_ALARM)
-    for value in (lambda row: row[1], lambda row: row[0][0], lambda row: row[0][2], lambda row: max(row[0])):
-        both = [np.array(list(map(value, rows)), float) for rows in (left, right)]
-        assert kolmogorov_smirnov(both[0], both[1]) < limit
 
 
 def test_other_distributions_stay_foreign(timm: Any) -> None:

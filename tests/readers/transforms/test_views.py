@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.fusing import TRANSFORMS, numbers, pack_sources, sources
+from helpers.fusing import numbers, pack_sources, sources
 from helpers.support import encoded, picture
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from torch.utils.data import DataLoader
 
 from packtrain import PackedDataset, open_dataset
 from packtrain._codec import decode
@@ -88,23 +87,6 @@ def check(folder: Path, transforms: list[Any], seed: int, **options: Any) -> Non
             continue
         assert type(views) is tuple and len(views) == len(expected)
         assert all(map(same, views, expected)), (row, transforms)
-
-
-@given(
-    names=st.lists(st.sampled_from(sorted(TRANSFORMS)), min_size=1, max_size=4),
-    foreign=st.booleans(),
-    decoder=st.sampled_from(["auto", "pillow"]),
-    scaled=st.booleans(),
-    seed=st.integers(0, 2**20),
-)
-@pytest.mark.complete
-def test_each_view_is_that_of_its_transform_alone(
-    folder: Path, names: list[str], foreign: bool, decoder: str, scaled: bool, seed: int
-) -> None:
-    transforms = [TRANSFORMS[name]() for name in names]
-    if foreign:
-        transforms[-1] = [transforms[-1], inverted]
-    check(folder, transforms, seed, decoder=decoder, scaled=scaled)
 
 
 @pytest.mark.parametrize("scaled", [False, True])
@@ -208,22 +190,7 @@ def test_behind_other_transforms_it_is_called_like_any_other(crop_ready: Path) -
     assert sizes == 2
 
 
-@pytest.mark.complete
-def test_torchs_own_loader_collates_views(crop_ready: Path) -> None:
-    dataset = open_dataset(crop_ready, Views([GLOBAL, LOCAL]))
-    images, labels = next(iter(DataLoader(dataset, 3, num_workers=1, multiprocessing_context="forkserver")))
-    assert [tuple(view.shape) for view in images] == [(3, 3, 64, 64), (3, 3, 32, 32)] and labels.tolist() == [0, 1, 2]
-
-
 def test_views_survive_pickling(crop_ready: Path) -> None:
     dataset: PackedDataset = pickle.loads(pickle.dumps(open_dataset(crop_ready, Views([GLOBAL, LOCAL]))))
     assert len(dataset[0][0]) == 2
     assert repr(dataset.transform).count("Compose(") == 2
-
-
-@pytest.mark.parametrize(
-    "transforms", [[], RandomResizedCrop(9), "crop", [None], [RandomResizedCrop], [Views([LOCAL])], [[Views([LOCAL])]]]
-)
-def test_what_is_no_list_of_transforms_is_refused(transforms: Any) -> None:
-    with pytest.raises(UsageError):
-        Views(transforms)
