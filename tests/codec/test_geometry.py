@@ -7,6 +7,7 @@ from typing import Any, cast, get_args
 import numpy as np
 import numpy.typing as npt
 import pytest
+from helpers.fusing import carried_out
 from helpers.pixels import assert_same, noise
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
@@ -46,42 +47,15 @@ def rgbx(image: Image.Image) -> Image.Image:
     return Image.frombytes("RGBX", image.size, np.dstack([pixels, 255 - pixels[..., :1]]).tobytes())
 
 
-@given(CROPS, SIDES, SIDES, MODES, SEEDS)
-@example(Crop(Box(-3, 60, 10, 4)), 20, 30, "RGB", 1)
-def test_crops_are_torchvisions(torchvision: Any, crop: Crop, width: int, height: int, mode: str, seed: int) -> None:
-    image, box = noise(seed, width, height, mode), crop.box
-    expected = torchvision.transforms.functional.crop(image, box.top, box.left, box.height, box.width)
-    assert_same(apply(image, [crop]), expected)
-
-
-@given(st.data(), st.sampled_from(sorted(FILTERS)), SIDES, SIDES, MODES, SEEDS)
-@settings(max_examples=3 * settings().max_examples)
-def test_scales_and_scaled_crops_are_torchvisions(
-    torchvision: Any, data: st.DataObject, name: str, width: int, height: int, mode: str, seed: int
-) -> None:
-    image, size, box = noise(seed, width, height, mode), data.draw(st.tuples(SIDES, SIDES)), data.draw(BOXES)
-    scale, interpolation = Scale(*size, FILTERS[name]), torchvision.transforms.InterpolationMode(name)
-    functional = torchvision.transforms.functional
-    assert_same(apply(image, [scale]), functional.resize(image, [*size[::-1]], interpolation))
-    place = (box.top, box.left, box.height, box.width)
-    expected = functional.resized_crop(image, *place, [*size[::-1]], interpolation)
-    assert_same(apply(image, [Crop(box), scale]), expected)
-
-
-@given(FLIPS, SIDES, SIDES, MODES, SEEDS)
-def test_flips_are_torchvisions(torchvision: Any, flip: Flip, width: int, height: int, mode: str, seed: int) -> None:
-    image, functional = noise(seed, width, height, mode), torchvision.transforms.functional
-    assert_same(apply(image, [flip]), (functional.hflip if flip.horizontal else functional.vflip)(image))
-
-
-@given(PADS, st.data(), SIDES, SIDES, MODES, SEEDS)
-def test_pads_are_torchvisions(
-    torchvision: Any, pad: Pad, data: st.DataObject, width: int, height: int, mode: str, seed: int
+@given(CHAINS, SIDES, SIDES, MODES, SEEDS)
+@settings(max_examples=5 * settings().max_examples)
+@example([Crop(Box(-3, 60, 10, 4))], 20, 30, "RGB", 1)
+@example([Pad(1, 2, 3, 4, (9,)), Pad(1, 2, 3, 4, (7, 8, 9))], 20, 30, "RGB", 1)
+def test_chains_are_torchvisions(
+    torchvision: Any, chain: list[Operation], width: int, height: int, mode: str, seed: int
 ) -> None:
     image = noise(seed, width, height, mode)
-    one, all_channels = (st.tuples(*[st.integers(0, 255)] * count) for count in (1, len(mode)))
-    pad = pad._replace(fill=data.draw(st.just(pad.fill) | one | all_channels))
-    assert_same(apply(image, [pad]), torchvision.transforms.functional.pad(image, [*pad[:4]], pad.fill, pad.mode))
+    assert_same(apply(image, chain), carried_out(torchvision, image, chain))
 
 
 @pytest.mark.parametrize("mode", get_args(PadMode))

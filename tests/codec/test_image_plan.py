@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers.pixels import assert_same
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -25,34 +26,19 @@ OPERATIONS = st.lists(
 ).map(tuple)
 
 
-def carried_out(made: ImagePlan) -> Image.Image:
-    return apply(IMAGE, (Crop(made.box), *made.operations))
-
-
 @given(OPERATIONS)
 def test_a_plan_makes_what_its_operations_make(operations: tuple[Operation, ...]) -> None:
-    made, expected = carried_out(plan_image(operations, WIDTH, HEIGHT)), apply(IMAGE, operations)
-    assert made.size == expected.size
-    assert made.tobytes() == expected.tobytes()
-
-
-@given(OPERATIONS)
-def test_its_box_lies_inside_the_image_and_its_size_is_that_before_the_rest(operations: tuple[Operation, ...]) -> None:
-    made = plan_image(operations, WIDTH, HEIGHT)
+    made, expected = plan_image(operations, WIDTH, HEIGHT), apply(IMAGE, operations)
     left, top, width, height = made.box
     assert 0 <= left < left + width <= WIDTH and 0 <= top < top + height <= HEIGHT
-    assert size_after(made.rest, *made.size) == size_after(operations, WIDTH, HEIGHT)
-
-
-@given(OPERATIONS)
-def test_nothing_outside_its_source_matters(operations: tuple[Operation, ...]) -> None:
-    made = plan_image(operations, WIDTH, HEIGHT)
-    left, top, width, height = made.source
-    assert made.box.left <= left and left + width <= made.box.left + made.box.width
-    assert made.box.top <= top and top + height <= made.box.top + made.box.height
+    assert size_after(made.rest, *made.size) == expected.size
+    assert_same(apply(IMAGE, (Crop(made.box), *made.operations)), expected)
+    x, y, wide, high = made.source
+    assert left <= x and x + wide <= left + width and top <= y and y + high <= top + height
+    # Nothing outside its source matters.
     changed = 255 - np.asarray(IMAGE)
-    changed[top : top + height, left : left + width] = np.asarray(IMAGE)[top : top + height, left : left + width]
-    assert apply(Image.fromarray(changed), operations).tobytes() == apply(IMAGE, operations).tobytes()
+    changed[y : y + high, x : x + wide] = np.asarray(IMAGE)[y : y + high, x : x + wide]
+    assert_same(apply(Image.fromarray(changed), operations), expected)
 
 
 @pytest.mark.parametrize(

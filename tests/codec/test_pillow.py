@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -78,62 +79,58 @@ def test_without_either_jpegs_are_packed_verified_and_trained_on_as_with_one(
         assert np.abs(made.astype(int) - expected[name]).max() <= (1 if name == "resized" else 0), name
 
 
-@pytest.mark.skipif(native.extension is None, reason="without the C extension, Pillow decodes")
-def test_without_either_a_jpeg_with_bytes_behind_its_end_is_packed(tmp_path: Path, without_pillow: Path) -> None:
-    (tmp_path / "camera.jpg").write_bytes(encoded(picture(1)) + b"a trailer")
-    (tmp_path / "list.txt").write_text("camera.jpg 0\n")
-    done = run_with(without_pillow, "pack", tmp_path / "list.txt", tmp_path / "out")
-    assert (done.returncode, done.stderr.count("error")) == (0, 0)
-    assert open_dataset(tmp_path / "out")[0][0].size == picture(1).size
+JUDGED = {
+    b"RIFF\x0c\0\0\0WEBPVP8 " + bytes(20): "a file that is no JPEG (it begins with b'RIFF",
+    encoded(picture(1).convert("CMYK")): "a JPEG that packtrain alone does not decode for certain",
+    encoded(picture(1))[:-200]: "a JPEG that packtrain alone does not decode for certain",
+    SHORT_SEGMENT: "a JPEG that packtrain alone does not decode for certain",
+    UNKNOWN_MARKER: "a JPEG that packtrain alone does not decode for certain",
+    b"<html>": "a file that is no JPEG (it begins with b'<html>')",
+}
+"""What only Pillow can judge, and what is said of it."""
+CHILD = """
+import pickle, sys
+from packtrain._codec.decoders import decoder
+from packtrain._core.options import StoreOptions
+from packtrain._packer.images import store_image
+
+def said(call, *arguments):
+    try:
+        return call(*arguments)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+sound, damaged, judged = pickle.load(sys.stdin.buffer)
+assert decoder().name == "extension" and store_image(sound, StoreOptions()).payload
+found = [said(decoder, "pillow"), said(decoder().decode, damaged, "RGB")]
+found += [said(store_image, content, StoreOptions()) for content in judged]
+sys.stdout.buffer.write(pickle.dumps(found))
+"""
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"RIFF\x0c\0\0\0WEBPVP8 " + bytes(20), "a file that is no JPEG (it begins with b'RIFF"),
-        (encoded(picture(1).convert("CMYK")), "a JPEG that packtrain alone does not decode for certain"),
-        (encoded(picture(1))[:-200], "a JPEG that packtrain alone does not decode for certain"),
-        (SHORT_SEGMENT, "a JPEG that packtrain alone does not decode for certain"),
-        (UNKNOWN_MARKER, "a JPEG that packtrain alone does not decode for certain"),
-        (b"<html>", "a file that is no JPEG (it begins with b'<html>')"),
-    ],
-    ids=["webp", "cmyk", "truncated", "short segment", "unknown marker", "html"],
-)
-def test_without_either_packing_stops_at_what_only_pillow_can_judge(
-    tmp_path: Path, without_pillow: Path, content: bytes, said: str
-) -> None:
-    """It is not refused: the dataset does not depend on what is installed."""
-    (tmp_path / "it.jpg").write_bytes(content)
+@pytest.mark.skipif(native.extension is None, reason="without the C extension, there is no decoder at all")
+def test_without_either_what_only_pillow_can_judge_is_neither_taken_nor_refused(without_pillow: Path) -> None:
+    """The dataset does not depend on what is installed, so packing stops."""
+    given = encoded(picture(1)) + b"a trailer", MAGIC + bytes(64), list(JUDGED)
+    command = [sys.executable, "-c", CHILD]
+    done = subprocess.run(command, input=pickle.dumps(given), capture_output=True, env=with_modules(without_pillow))
+    decoder, damaged, *judged = pickle.loads(done.stdout)
+    assert damaged == "ValueError: the coefficient record is damaged"
+    for found in (decoder, *judged):
+        assert found.startswith("MissingDependency: neither Pillow nor pillow-simd can be imported")
+    for found, expected in zip(judged, JUDGED.values(), strict=True):
+        assert expected in found and f"`{extra_command('pillow')}`" in found
+    for content in (SHORT_SEGMENT, UNKNOWN_MARKER):
+        with pytest.raises(Refused):
+            store_image(content, StoreOptions())
+
+
+def test_without_either_packing_says_at_which_file_it_stops(tmp_path: Path, without_pillow: Path) -> None:
+    (tmp_path / "it.jpg").write_bytes(b"<html>")
     (tmp_path / "list.txt").write_text("it.jpg 0\n")
     done = run_with(without_pillow, "pack", tmp_path / "list.txt", tmp_path / "out")
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: {tmp_path}/it.jpg (line 0): neither Pillow nor pillow-simd can be imported")
-    assert said in done.stderr and f"`{extra_command('pillow')}`" in done.stderr
-
-
-@pytest.mark.parametrize("content", [SHORT_SEGMENT, UNKNOWN_MARKER], ids=["short segment", "unknown marker"])
-def test_with_it_packing_refuses_what_only_pillow_could_judge(content: bytes) -> None:
-    with pytest.raises(Refused):
-        store_image(content, StoreOptions())
-
-
-@pytest.mark.skipif(native.extension is None, reason="without the C extension, nothing reads coefficient records")
-def test_without_either_a_damaged_coefficient_record_is_damaged(without_pillow: Path) -> None:
-    code = f"from packtrain._codec.decoders import decoder; decoder().decode({MAGIC + bytes(64)!r}, 'RGB')"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=with_modules(without_pillow)
-    )
-    assert done.stderr.splitlines()[-1] == "ValueError: the coefficient record is damaged"
-
-
-@pytest.mark.skipif(native.extension is None, reason="without the C extension, there is no decoder at all")
-def test_without_either_its_decoder_is_missing(without_pillow: Path) -> None:
-    code = "from packtrain._codec.decoders import decoder; print(decoder().name); decoder('pillow')"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=with_modules(without_pillow)
-    )
-    assert done.stdout == "extension\n"
-    assert "MissingDependency: neither Pillow nor pillow-simd can be imported" in done.stderr
 
 
 @pytest.fixture
@@ -162,8 +159,3 @@ def test_with_both_opening_a_dataset_warns_in_the_line_that_opens_it(
     with pytest.warns(RuntimeWarning, match="both installed .*pip uninstall -y pillow pillow-simd") as warned:
         open_dataset(tmp_path / "out")
     assert [Path(warning.filename) for warning in warned] == [Path(__file__)]
-
-
-def test_with_one_nothing_is_said(images: Path, tmp_path: Path) -> None:
-    done = run_with(tmp_path, "pack", images, tmp_path / "out", "--format", "tar", "--workers", "1")
-    assert (done.returncode, done.stderr) == (0, "")

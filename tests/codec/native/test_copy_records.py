@@ -26,10 +26,12 @@ def record(seed: int, height: int, width: int, channels: int, *, header: bool) -
     return (file.getvalue() if header else pixels.tobytes()), pixels
 
 
-def place(**numbers: int) -> npt.NDArray[Any]:
-    """One place, by the names of all its fields."""
-    assert PLACE.names == tuple(numbers)
-    return np.array([tuple(numbers.values())], PLACE)
+def place(data: bytes, **changes: int) -> npt.NDArray[Any]:
+    """The place of a record of 40 x 50 pixels, of which 9 x 9 in the last corner are copied; with some changes."""
+    numbers = dict.fromkeys(PLACE.names or (), 0) | {"row": 5, "length": len(data), "crc32c": crc32c(data)}
+    numbers |= {"width": 40, "height": 50, "crop_left": 31, "crop_top": 41}
+    numbers |= dict.fromkeys(("crop_width", "crop_height", "new_width", "new_height"), 9)
+    return np.array([tuple((numbers | changes).values())], PLACE)
 
 
 def copied(places: Any, shards: Any, out: Any, check: bool = True) -> tuple[bool, int]:
@@ -78,14 +80,9 @@ def test_one_changed_bit_is_noticed(where: int, bit: int) -> None:
     data, _ = record(1, 50, 40, 3, header=True)
     damaged = bytearray(data)
     damaged[where % len(data)] ^= 1 << bit
-    sound = place(
-        target=0, row=5, shard=0, offset=0, length=len(data), crc32c=crc32c(data),
-        width=40, height=50, crop_left=1, crop_top=2, crop_width=9, crop_height=9,
-        new_width=9, new_height=9, new_left=0, new_top=0, mirrored=0,
-    )  # fmt: skip
     out = np.zeros((1, 9, 9, 3), np.uint8)
-    assert copied(sound, [data], out) == (True, 5)
-    assert copied(sound, [damaged], out) == (False, 5)
+    assert copied(place(data), [data], out) == (True, 5)
+    assert copied(place(data), [damaged], out) == (False, 5)
 
 
 FAR = 2**63 - 1
@@ -114,15 +111,9 @@ FAR = 2**63 - 1
 def test_what_is_wrong_is_not_copied(wrong: dict[str, int], check: bool) -> None:
     """Nothing is written outside the slot of the record, and nothing after it is copied."""
     data, _ = record(2, 50, 40, 3, header=True)
-    numbers = {
-        "target": 0, "row": 5, "shard": 0, "offset": 0, "length": len(data), "crc32c": crc32c(data),
-        "width": 40, "height": 50, "crop_left": 31, "crop_top": 41, "crop_width": 9, "crop_height": 9,
-        "new_width": 9, "new_height": 9, "new_left": 0, "new_top": 0, "mirrored": 1,
-    }  # fmt: skip
-    second = place(**(numbers | {"target": 1, "row": 6}))
+    first, second = place(data, **({"mirrored": 1} | wrong)), place(data, target=1, row=6)
     room = np.full((4, 9, 9, 3), 77, np.uint8)
     out = room[1:3]
-    first = place(**(numbers | wrong))
     done, current = copied(np.concatenate([first, second]), [data], out, check)
     assert done == (not check and "crc32c" in wrong)
     assert current == (6 if done else -7 if wrong.keys() & {"target", "shard"} else 5)
@@ -133,14 +124,9 @@ def test_what_is_wrong_is_not_copied(wrong: dict[str, int], check: bool) -> None
 def test_a_header_of_another_shape_is_noticed_without_checksums() -> None:
     data, _ = record(2, 50, 40, 3, header=True)
     turned, _ = record(2, 40, 50, 3, header=True)
-    upright = place(
-        target=0, row=5, shard=0, offset=0, length=len(data), crc32c=0,
-        width=40, height=50, crop_left=0, crop_top=0, crop_width=9, crop_height=9,
-        new_width=9, new_height=9, new_left=0, new_top=0, mirrored=0,
-    )  # fmt: skip
     out = np.zeros((1, 9, 9, 3), np.uint8)
-    assert copied(upright, [data], out, check=False)[0]
-    assert not copied(upright, [turned], out, check=False)[0]
+    assert copied(place(data), [data], out, check=False)[0]
+    assert not copied(place(data), [turned], out, check=False)[0]
 
 
 OUT, CURRENT = np.zeros((1, 2, 2, 3), np.uint8), np.zeros(1, np.int64)
@@ -213,11 +199,8 @@ def test_a_list_of_shards_that_becomes_shorter_meanwhile() -> None:
 def test_what_is_checked_is_what_is_used() -> None:
     """Even if `current` lies in the places themselves, so that writing the row changes a field that was checked."""
     (first, pixels), (second, _) = (record(seed, 4, 4, 3, header=False) for seed in (1, 2))
-    places = place(
-        target=0, row=1, shard=0, offset=0, length=len(first), crc32c=crc32c(first), width=4, height=4,
-        crop_left=0, crop_top=0, crop_width=4, crop_height=4,
-        new_width=4, new_height=4, new_left=0, new_top=0, mirrored=0,
-    )  # fmt: skip
+    sides = ("width", "height", "crop_width", "crop_height", "new_width", "new_height")
+    places = place(first, row=1, crop_left=0, crop_top=0, **dict.fromkeys(sides, 4))
     out = np.zeros((1, 4, 4, 3), np.uint8)
     assert _extension.copy_records([first, second], places, True, -1, 0, out, places["shard"])
     np.testing.assert_array_equal(out[0], pixels)

@@ -171,6 +171,8 @@ def test_a_pasted_pipeline_is_that_of_packtrains_names(package: Any, dataset_fol
 
 
 class TestRecognisedPipelinesTravelToWorkers(TransformContract):
+    start_methods = ("spawn",)
+
     @pytest.fixture
     def transform(self, torchvision: Any) -> Views:
         package = torchvision.transforms

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import NormalDist
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import pytest
 import torch
-from helpers.chance import kolmogorov_smirnov_limit
 from helpers.fusing import numbers
 from helpers.scripted import Scripted
 from hypothesis import given
@@ -94,24 +91,16 @@ def test_rectangles_are_timms(
 
 
 @pytest.mark.parametrize("mode", ["rand", "pixel"])
-def test_noise_is_normal_for_each_rectangle_or_each_pixel(timm: Any, mode: str) -> None:
-    theirs = timm.data.random_erasing.RandomErasing(1, mode=mode, max_count=2, device="cpu")
-    ours = only(theirs)
-    values = []
-    for seed in range(300):
+def test_noise_is_another_one_for_each_rectangle_or_each_pixel(timm: Any, mode: str) -> None:
+    ours = only(timm.data.random_erasing.RandomErasing(1, mode=mode, max_count=2, device="cpu"))
+    colours = []
+    for seed in range(30):
         for rectangle, _ in ours.rectangles(32, 24, random := numbers(seed, ours.draws))[-1:]:
             left, top, wide, tall = rectangle
             part = ours.finish(torch.zeros(3, 24, 32), random)[:, top : top + tall, left : left + wide]
-            values.append(part.flatten() if mode == "pixel" else part[:, 0, 0])
+            colours += part[:, 0, 0].tolist()
             assert (len(set(part.flatten().tolist())) == 3) == (mode == "rand")
-    drawn = np.sort(torch.cat(values).numpy())
-    below = np.array([NormalDist().cdf(value) for value in drawn])
-    distance = np.abs(below - np.arange(len(drawn)) / len(drawn)).max()
-    # Against the distribution itself, as against a sample without end.
-    assert distance < kolmogorov_smirnov_limit(len(drawn), 10**9, FALSE_ALARM) + 1 / len(drawn)
-    if mode == "rand":
-        # Of the 65,536 values of noise, some are drawn twice.
-        assert len(np.unique(drawn)) > 0.97 * len(drawn)
+    assert len(set(colours)) > 0.97 * len(colours)
 
 
 def test_equal_steps_are_equal(timm: Any) -> None:

@@ -22,6 +22,7 @@ from packtrain import PackedDataset, open_dataset
 from packtrain._codec.geometry import Flip
 from packtrain._core.options import StoreOptions
 from packtrain._readers.dataset.image_dataset import samples_of
+from packtrain._readers.dataset.samples import Samples
 from packtrain._readers.transforms.undecoded import UPSIDE_DOWN, Undecoded, black
 from packtrain.errors import CorruptRecord, UsageError
 from packtrain.transforms import (
@@ -65,10 +66,15 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> PackedDataset:
     return open_dataset(pack_sources(tmp_path_factory.mktemp("large"), StoreOptions(), files))
 
 
+def samples_in(dataset: PackedDataset) -> Samples:
+    found = samples_of(dataset)
+    assert found is not None
+    return found
+
+
 def both(dataset: PackedDataset, transform: Any, row: int, random: list[float]) -> tuple[Undecoded, torch.Tensor]:
     """The undecoded image of a row, and its pixels as they are decoded otherwise, uint8 [height, width, 3]."""
-    samples = samples_of(dataset.with_transform(transform))
-    assert samples is not None
+    samples = samples_in(dataset.with_transform(transform))
     random = random[: samples.draws]
     expected = samples.make(row, random, finish=False)[0]
     image = samples.undecoded().make(row, random, finish=False)[0]
@@ -90,8 +96,7 @@ def test_what_an_undecoded_image_stands_for_is_what_is_decoded_otherwise(dataset
 
 
 def test_an_image_of_too_many_pixels_is_refused(large: PackedDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    samples = samples_of(large.with_transform([CenterCrop(64)]))
-    assert samples is not None
+    samples = samples_in(large.with_transform([CenterCrop(64)]))
     width, height = LARGE[0]
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", width * height // 2 - 1)
     with pytest.raises(CorruptRecord, match="more than twice"):
@@ -107,29 +112,20 @@ def claiming_too_much(data: bytes) -> bytes:
     return data[:at] + header + struct.pack(">I", zlib.crc32(header)) + data[at + 21 :]
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_a_header_that_claims_too_many_pixels_reaches_no_decoder(tmp_path: Path, kind: str) -> None:
-    """It would allocate them. The index does not say so many."""
-    data = encoded(picture(0, 160, 120), kind)
+@pytest.mark.parametrize(
+    ("kind", "why"), [("JPEG", "exceeds"), ("PNG", "exceeds"), ("scans", "60 scans of 6000 x 6000 pixels")]
+)
+def test_what_promises_too_much_reaches_no_decoder(tmp_path: Path, kind: str, why: str) -> None:
+    """It would allocate all of it, or take very long. The index says nothing of it."""
+    data, bomb = encoded(picture(0, 160, 120), "PNG" if kind == "PNG" else "JPEG"), scan_bomb(6000, 6000, 60)
+    hostile = claiming_too_much(data)
+    if kind == "scans":
+        data, hostile = data.ljust(len(bomb), b"\0"), bomb
     folder = pack_sources(tmp_path, StoreOptions("verbatim"), {"image": data})
     (shard,) = folder.glob("*.tar")
-    shard.write_bytes(shard.read_bytes().replace(data, claiming_too_much(data)))
-    samples = samples_of(open_dataset(folder, [CenterCrop(64)], check=False))
-    assert samples is not None
-    with pytest.raises(CorruptRecord, match=r"row 0 .*exceeds"):
-        samples.undecoded().make(0, [])
-
-
-def test_a_jpeg_with_too_many_scans_reaches_no_decoder(tmp_path: Path) -> None:
-    bomb = scan_bomb(6000, 6000, 60)
-    data = encoded(picture(0, 160, 120)).ljust(len(bomb), b"\0")
-    folder = pack_sources(tmp_path, StoreOptions("verbatim"), {"image": data})
-    (shard,) = folder.glob("*.tar")
-    shard.write_bytes(shard.read_bytes().replace(data, bomb))
-    samples = samples_of(open_dataset(folder, [CenterCrop(64)], check=False))
-    assert samples is not None
-    with pytest.raises(CorruptRecord, match=r"row 0 .*60 scans of 6000 x 6000 pixels"):
-        samples.undecoded().make(0, [])
+    shard.write_bytes(shard.read_bytes().replace(data, hostile))
+    with pytest.raises(CorruptRecord, match=f"row 0 .*{why}"):
+        samples_in(open_dataset(folder, [CenterCrop(64)], check=False)).undecoded().make(0, [])
 
 
 @st.composite
@@ -199,11 +195,8 @@ REFUSED: list[tuple[Any, str]] = [
 def test_what_cannot_be_left_to_others_is_refused(
     large: PackedDataset, transform: Any, message: str, fields: tuple[str, ...] | None
 ) -> None:
-    samples = samples_of(large)
-    assert samples is not None
-    path = samples.stores[0].path
-    samples = samples_of(open_dataset(path, transform=transform, fields=fields))
-    assert samples is not None
+    path = samples_in(large).stores[0].path
+    samples = samples_in(open_dataset(path, transform=transform, fields=fields))
     with pytest.raises(UsageError, match=f"{path}: .*{message}"):
         samples.undecoded()
 
@@ -215,8 +208,7 @@ def test_what_cannot_be_left_to_others_is_refused(
 )
 def test_stores_that_nobody_else_decodes_are_refused(tmp_path: Path, store: StoreOptions, message: str) -> None:
     folder = pack_sources(tmp_path, store, {"0.jpg": encoded(picture(0))})
-    samples = samples_of(open_dataset(folder, transform=CenterCrop(8)))
-    assert samples is not None
+    samples = samples_in(open_dataset(folder, transform=CenterCrop(8)))
     with pytest.raises(UsageError, match=f"{message}.*packtrain.Loader"):
         samples.undecoded()
 
