@@ -24,7 +24,6 @@ for name in ("width", "crop_width", "new_width"):
 for name in ("height", "crop_height", "new_height"):
     PLACES[name] = 4
 PLACES["length"] = SIZE
-CURRENT = np.zeros(1, np.int64)
 NO_PLACES = np.zeros(0, PLACE)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packtrain._codec import resizing
-from packtrain._codec.geometry import Box, Crop, Flip, Scale
+from packtrain._codec.geometry import Box, Crop
 from packtrain._readers.transforms.batched import plan_batch
 from packtrain._readers.transforms.compose import compose
 from packtrain.errors import UsageError
@@ -63,33 +63,15 @@ OTHERS: list[Any] = [
 
 
 def in_words(transform: Compose, width: int, height: int, random: list[float]) -> list[int] | None:
-    """What is taken of one image, resized, kept of that and mirrored, by its steps; None if they say something else."""
+    """What is taken of one image, resized, kept of that and mirrored, by its own plan; None if that says more."""
     try:
-        steps = list(transform.operations(width, height, random))
+        plan = transform.plan(width, height, random)
     except UsageError:
         return None
-    crop = steps.pop(0) if steps and isinstance(steps[0], Crop) else Crop(Box(0, 0, width, height))
-    assert isinstance(crop, Crop)
-    scale = next((step for step in steps[:1] if isinstance(step, Scale)), None)
-    new_width, new_height = (crop.box.width, crop.box.height) if scale is None else (scale.width, scale.height)
-    steps = steps[scale is not None :]
-    mirrored = Flip(horizontal=True) in steps
-    kept = [step.box for step in steps if isinstance(step, Crop)]
-    x, y, wide, high = kept[0] if kept else Box(0, 0, new_width, new_height)
-    if steps[:1] == [Flip(horizontal=True)]:
-        x = new_width - wide - x
-    others = len(steps) - mirrored - len(kept)
-    if others or (wide, high) != (WIDE, HIGH) or not inside(Box(x, y, wide, high), new_width, new_height):
+    if plan.rest or plan.size != (WIDE, HIGH):
         return None
-    if not inside(crop.box, width, height):
-        return None
-    if scale is None:
-        return [crop.box.left + x, crop.box.top + y, wide, high, wide, high, 0, 0, mirrored]
-    return [*crop.box, new_width, new_height, x, y, mirrored]
-
-
-def inside(box: Box, width: int, height: int) -> bool:
-    return 0 <= box.left <= width - box.width and 0 <= box.top <= height - box.height
+    size, kept = plan.resize or plan.box[2:], plan.window or (0, 0)
+    return [*plan.box, *size[:2], *kept[:2], plan.mirrored]
 
 
 @pytest.mark.parametrize("transforms", KNOWN, ids=param_id)

@@ -195,10 +195,6 @@ def test_torchs_default_dtype_is_that_of_to_tensor(torchvision: Any) -> None:
 # --- what is recognised ---
 
 
-class Derived(transforms.ToTensor):
-    """A step of the user's own."""
-
-
 def test_what_foreign_callables_follow_is_left_to_them(torchvision: Any, folder: Path) -> None:
     """They get what torchvision's steps make of a PIL image."""
     seen: list[torch.Tensor] = []

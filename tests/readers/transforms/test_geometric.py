@@ -30,9 +30,7 @@ from packtrain.transforms import (
     Resize,
 )
 
-SIDES = st.integers(1, 60)
 SEEDS = st.integers(0, 2**32 - 1)
-NUMBERS = st.floats(0, 1, exclude_max=True)
 EVERY_KIND: list[Transform] = [
     RandomResizedCrop(16),
     RandomResizedCrop((8, 12), scale=(0.5, 1), ratio=(0.5, 2), interpolation="bicubic"),

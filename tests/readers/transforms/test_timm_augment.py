@@ -7,8 +7,7 @@ filters are all in the comparison.
 from __future__ import annotations
 
 import math
-import random as python_random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -16,7 +15,6 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 import pytest
-from helpers.chance import chi_square, chi_square_limit, kolmogorov_smirnov, kolmogorov_smirnov_limit
 from helpers.effects import images
 from helpers.pixels import assert_same, noise
 from helpers.timm_augment import ScriptedOperation, posterize_without_bits
@@ -24,13 +22,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from packtrain._codec.effects.operation import image_of
-from packtrain._codec.effects.warps import Affine, Rotate
 from packtrain._codec.geometry import apply
 from packtrain._readers.transforms.base import Transform
 from packtrain._readers.transforms.recognition import recognised
 from packtrain._readers.transforms.timm_augment import EFFECTS, LEVELS
 
-FALSE_ALARM = 1e-6
 NAMES = (
     *("AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "PosterizeIncreasing", "PosterizeOriginal"),
     *("Solarize", "SolarizeIncreasing", "SolarizeAdd", "Color", "ColorIncreasing", "Contrast", "ContrastIncreasing"),
@@ -159,89 +155,6 @@ def _choice(theirs: Any, random: Sequence[float]) -> Iterator[Any]:
         if theirs.choice_weights is not None:
             weights[at] = 0.0
         yield theirs.ops[at]
-
-
-def their_decisions(timm: Any, theirs: Any, count: int) -> list[list[tuple[str, float, int]]]:
-    """Name, argument and filter of each operation that timm applies, for several images."""
-    found: list[tuple[str, float, int]] = []
-
-    def recorder(name: str) -> Callable[..., Any]:
-        def record(image: Any, argument: float = 0.0, **settings: Any) -> Any:
-            settings = dict(settings)
-            warps = name in ("rotate", "shear_x", "shear_y", "translate_x_rel", "translate_y_rel")
-            found.append((name, argument, int(library._interpolation(settings)) if warps else -1))
-            return image
-
-        return record
-
-    library, image = timm.data.auto_augment, noise(7, 100, 200)
-    operations = theirs.ops if hasattr(theirs, "ops") else [each for part in theirs.policy for each in part]
-    for operation in operations:
-        operation.aug_fn = recorder(operation.aug_fn.__name__)
-    state = python_random.getstate(), np.random.get_state(legacy=False)
-    rows = []
-    try:
-        python_random.seed(8)
-        np.random.seed(8)
-        for _ in range(count):
-            theirs(image)
-            rows.append(list(found))
-            found.clear()
-    finally:
-        python_random.setstate(state[0])
-        np.random.set_state(state[1])
-    return rows
-
-
-def our_decisions(ours: Transform, count: int) -> list[list[tuple[str, float, int]]]:
-    """The same of ours."""
-    rows = numbers(9, count, ours.draws)
-    return [[_described(step) for step in ours.operations(100, 200, row)] for row in rows]
-
-
-def _described(step: Any) -> tuple[str, float, int]:
-    if isinstance(step, Rotate):
-        return "rotate", step.angle, step.resample
-    if isinstance(step, Affine):
-        _, b, c, d, _, f = step.coefficients
-        found = {"shear_x": b, "shear_y": d, "translate_x_rel": c / 100, "translate_y_rel": f / 200}
-        name = max(found, key=lambda name: abs(found[name]))
-        return name, found[name], step.resample
-    names = {"AutoContrast": "auto_contrast", "SolarizeAdd": "solarize_add", "Saturation": "color"}
-    kind = type(step).__name__
-    values = [getattr(step, name) for name in type(step).__slots__]
-    return names.get(kind, kind.lower()), values[0] if values else 0.0, -1
-
-
-@pytest.mark.parametrize(
-    "string", ["rand-m7-mstd0.7-inc1-p0.7", "rand-m9-n3-mstd101", "rand-m8-mstd3-tweights-n3", "original-mstd0.5"]
-)
-def test_decisions_have_timms_statistics(timm: Any, string: str, complete: bool) -> None:
-    """Chi-square over what is applied, Kolmogorov-Smirnov over the arguments of each operation."""
-    theirs = settings_of(timm, string)
-    ours = only(theirs)
-    count = 20000 if complete else 4000
-    left, right = our_decisions(ours, count), their_decisions(timm, theirs, count)
-    share = FALSE_ALARM / 40
-    for part in (
-        lambda row: len(row),
-        lambda row: row[0][0] if row else "",
-        lambda row: row[-1][0] if row else "",
-        lambda row: len({name for name, _, _ in row}),
-    ):
-        statistic, freedom = chi_square(map(part, left), map(part, right), rare_together=True)
-        assert statistic < chi_square_limit(freedom, share) if freedom else statistic == 0
-    for name in {name for row in right for name, _, _ in row}:
-        ours_of, theirs_of = ([step for row in rows for step in row if step[0] == name] for rows in (left, right))
-        arguments = [np.array([argument for _, argument, _ in steps]) for steps in (ours_of, theirs_of)]
-        limit = kolmogorov_smirnov_limit(len(ours_of), len(theirs_of), share)
-        assert kolmogorov_smirnov(arguments[0], arguments[1]) < limit, name
-        statistic, freedom = chi_square(
-            [(argument < 0, resample) for _, argument, resample in ours_of],
-            [(argument < 0, resample) for _, argument, resample in theirs_of],
-            rare_together=True,
-        )
-        assert statistic < chi_square_limit(freedom, share) if freedom else statistic == 0, name
 
 
 def test_what_does_something_of_its_own_stays_foreign(timm: Any) -> None:

@@ -19,7 +19,6 @@ from packtrain._readers.transforms.recognition import recognised
 from packtrain._readers.transforms.timm_augment import TimmAugMix
 from packtrain.errors import UsageError
 
-FALSE_ALARM = 1e-6
 STRINGS = ("augmix-m5-w4-d2", "augmix", "augmix-m3-mstd0.5", "augmix-m5-b1", "augmix-m10-w1-d4", "augmix-w5-b1-d1")
 
 pytestmark = pytest.mark.usefixtures(posterize_without_bits.__name__)

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from packtrain._readers.transforms.erasing import TimmRandomErasing
 from packtrain._readers.transforms.recognition import recognised
 
-FALSE_ALARM = 1e-6
 MODES = ("const", "rand", "pixel")
 PER_RECTANGLE = 23
 
