@@ -29,15 +29,6 @@ from packtrain._codec.native import extension
 SEEDS = st.integers(0, 2**32 - 1)
 IMPLEMENTATIONS: list[Callable[[bytes | memoryview, Box], Cut | None]] = [cut, python_cut]
 
-needs_transcoder = pytest.mark.skipif(extension is None, reason="packtrain's C extension is not built")
-
-
-def transcoded(data: bytes) -> bytes:
-    """A record."""
-    assert extension is not None
-    record: bytes = extension.transcode(data)
-    return record
-
 
 def pixels(data: bytes | bytearray) -> npt.NDArray[np.uint8]:
     """What Pillow decodes."""
@@ -93,19 +84,10 @@ def handmade(random: np.random.Generator, most: int) -> bytes:
 
 
 class TestPixels:
-    @needs_transcoder
-    @given(SEEDS)
-    def test_any_record(self, seed: int) -> None:
+    @given(SEEDS, st.booleans())
+    def test_any_record(self, seed: int, by_hand: bool) -> None:
         random = np.random.default_rng(seed)
-        source, data = any_jpeg(random, 150)
-        record, whole = transcoded(data), pixels(data)
-        for box in rectangles(random, source.width, source.height, 6):
-            check(record, Box(*box), whole)
-
-    @given(SEEDS)
-    def test_any_interval(self, seed: int) -> None:
-        random = np.random.default_rng(seed)
-        record = handmade(random, 90)
+        record = handmade(random, 90) if by_hand or extension is None else extension.transcode(any_jpeg(random, 150)[1])
         whole = pixels(record)
         for box in rectangles(random, whole.shape[1], whole.shape[0], 6):
             check(record, Box(*box), whole)

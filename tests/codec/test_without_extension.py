@@ -69,16 +69,6 @@ def test_every_pixel_is_the_same(folders: list[Path], without: tuple[str, ...], 
     assert found["digests"] == digests(*folders)
 
 
-@pytest.mark.complete
-def test_doctor_says_so() -> None:
-    done = packtrain("doctor", without=(EXTENSION, SIMPLEJPEG))
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "\n  extension    not installed\n" in done.stdout and "\n* pillow " in done.stdout
-    assert "\nbetter: the C extension is missing" in done.stdout
-    assert "it could not be built when packtrain was installed" in done.stdout
-    assert f"\n    {build_command()}\n" in done.stdout
-
-
 def test_the_default_store_mode_names_two_ways_out(images: Path, tmp_path: Path) -> None:
     done = packtrain("pack", images, tmp_path / "out", "--format=tar")
     assert (done.returncode, done.stdout) == (1, "")

@@ -16,7 +16,7 @@ from ..base import Transform
 from ..choices import RandomChoice, joined
 from ..erasing import TimmRandomErasing
 from ..geometric import RandomResizedCrop
-from ..tensor_steps import FinishingStep
+from ..tensor_steps import FinishingStep, PILToTensor, ToTensor
 from ..timm_augment import EFFECTS, LEVELS, WARPS, AugmentOperation, TimmAugMix, TimmRandAugment
 from ..timm_geometry import CenterCropOrPad, RandomCropOrPad, ResizeKeepRatio, TrimBorder
 from .makers import Maker, Makers, Recognise, Recognised
@@ -162,14 +162,9 @@ def _versioned(reader: Callable[[Any], Recognised | None]) -> Maker:
     return maker
 
 
-def _as_torchvision(name: str) -> Maker:
-    """For what does with PIL images the same as a transform of torchvision without parameters."""
-
-    def maker(given: Any, recognise: Recognise) -> Recognised | None:
-        # timm imports it.
-        return recognise(getattr(sys.modules["torchvision.transforms"], name)())
-
-    return maker
+def _of(make: Callable[..., Transform], *names: str) -> Maker:
+    """Make a transform of some attributes of timm's."""
+    return _versioned(lambda found: (make(*(getattr(found, name) for name in names)),))
 
 
 MAKERS: Final[Makers] = {
@@ -177,16 +172,12 @@ MAKERS: Final[Makers] = {
     (_AUGMENT, "AutoAugment"): _versioned(_auto_augment),
     (_AUGMENT, "RandAugment"): _versioned(_rand_augment),
     ("timm.data.random_erasing", "RandomErasing"): _versioned(_erasing),
-    (_TRANSFORMS, "CenterCropOrPad"): _versioned(
-        lambda found: (CenterCropOrPad(found.size, found.fill, found.padding_mode),)
-    ),
-    (_TRANSFORMS, "MaybePILToTensor"): _as_torchvision("PILToTensor"),
-    (_TRANSFORMS, "MaybeToTensor"): _as_torchvision("ToTensor"),
-    (_TRANSFORMS, "RandomCropOrPad"): _versioned(
-        lambda found: (RandomCropOrPad(found.size, found.fill, found.padding_mode),)
-    ),
+    (_TRANSFORMS, "CenterCropOrPad"): _of(CenterCropOrPad, "size", "fill", "padding_mode"),
+    (_TRANSFORMS, "MaybePILToTensor"): lambda given, recognise: (PILToTensor(),),
+    (_TRANSFORMS, "MaybeToTensor"): lambda given, recognise: (ToTensor(),),
+    (_TRANSFORMS, "RandomCropOrPad"): _of(RandomCropOrPad, "size", "fill", "padding_mode"),
     (_TRANSFORMS, "RandomResizedCropAndInterpolation"): _versioned(_crop),
     (_TRANSFORMS, "ResizeKeepRatio"): _versioned(_resize),
-    (_TRANSFORMS, "ToNumpy"): _as_torchvision("PILToTensor"),
-    (_TRANSFORMS, "TrimBorder"): _versioned(lambda found: (TrimBorder(found.border_size),)),
+    (_TRANSFORMS, "ToNumpy"): lambda given, recognise: (PILToTensor(),),
+    (_TRANSFORMS, "TrimBorder"): _of(TrimBorder, "border_size"),
 }

@@ -58,7 +58,8 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[st
 
 
 @pytest.mark.parametrize("settings", TRAINING, ids=str)
-def test_all_steps_of_training_are_known(timm: Any, settings: dict[str, Any]) -> None:
+def test_training_pipelines_run(timm: Any, photographs: tuple[Path, Any], settings: dict[str, Any]) -> None:
+    """As timm gives them: the same shape and type, and every image of its own."""
     made = made_by(timm, settings, training=True)
     for step in Compose([made]).given:
         if type(step).__name__ not in LAST:
@@ -67,12 +68,6 @@ def test_all_steps_of_training_are_known(timm: Any, settings: dict[str, Any]) ->
     assert len(from_timm(made).fused) >= 2
     again = pickle.loads(pickle.dumps(from_timm(made)))
     assert repr(again.fused) == repr(from_timm(made).fused)
-
-
-@pytest.mark.parametrize("settings", TRAINING, ids=str)
-def test_training_pipelines_run(timm: Any, photographs: tuple[Path, Any], settings: dict[str, Any]) -> None:
-    """As timm gives them: the same shape and type, and every image of its own."""
-    made = made_by(timm, settings, training=True)
     folder, files = photographs
     example = made(decoded(next(iter(files.values())), "RGB"))
     opened = open_dataset(folder, made)

@@ -70,18 +70,16 @@ def test_each_step_is_shown_with_what_becomes_of_it() -> None:
 
 
 def test_transforms_of_other_libraries_are_shown_as_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "recognised", lambda each: (CenterCrop(4),) if isinstance(each, Library) else None)
-    assert "    fused        Library()\n" in str(Compose([Library()]))
-    assert "    through PIL  Library(), because it follows Slow\n" in str(Compose([Slow(), Library()]))
-
-
-def test_so_are_steps_on_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        module, "recognised", lambda each: (Finish(),) if isinstance(each, Library) else recognised(each)
-    )
-    assert "    on tensors   Library()\n" in str(Compose([CenterCrop(4), Library()]))
-    assert "    through PIL  Library()\n" in str(Compose([Slow(), Library()]))
-    assert Compose([Slow(), Library()]).displaced == (), "it would not be fused in front of others"
+    for made, fate in (CenterCrop(4), "fused        "), (Finish(), "on tensors   "):
+        monkeypatch.setattr(
+            module, "recognised", lambda each, made=made: (made,) if isinstance(each, Library) else recognised(each)
+        )
+        assert f"    {fate}Library()\n" in str(Compose([CenterCrop(4), Library()]))
+        later = Compose([Slow(), Library()])
+        would_be_fused = not isinstance(made, Finish)
+        why = ", because it follows Slow" if would_be_fused else ""
+        assert f"    through PIL  Library(){why}\n" in str(later)
+        assert bool(later.displaced) == would_be_fused
 
 
 def test_views_show_each_of_theirs() -> None:
