@@ -18,7 +18,7 @@ from helpers.jpegparts import Parsed, parsed, with_table
 from helpers.jpegs import JFIF, NO_TRANSFORM, SAMPLINGS, any_jpeg, picture, rectangles, segment, written
 from helpers.pixels import noise
 from helpers.support import encoded
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -85,6 +85,7 @@ def handmade(random: np.random.Generator, most: int) -> bytes:
 
 class TestPixels:
     @given(SEEDS, st.booleans())
+    @settings(max_examples=2 * settings().max_examples)
     def test_any_record(self, seed: int, by_hand: bool) -> None:
         random = np.random.default_rng(seed)
         record = handmade(random, 90) if by_hand or extension is None else extension.transcode(any_jpeg(random, 150)[1])
