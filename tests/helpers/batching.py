@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 from PIL.Image import Image
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset, default_collate
 
 from packtrain._readers.loader.schedule import Dealing
+from packtrain._testing.loading import difference
 
 
 class Numbers(Dataset[tuple[torch.Tensor, int]]):
@@ -133,6 +135,16 @@ def steps(
             yield [[taken[index] for index in dealt[rank * share :][:share]] for rank in range(world)], consumed
             continue
         yield [taken[rank * share :][:share] for rank in range(world)], consumed
+
+
+def assert_same(found: Any, expected: Any, *, strides: bool = False) -> None:
+    """Asserts that two batches, or lists of batches, are equal in value, type and shape, and in memory if asked to."""
+    place = difference(found, expected)
+    assert not place, place
+    if strides:
+        leaves = (tree_leaves(batches) for batches in (found, expected))
+        one, other = ([leaf.stride() for leaf in each if isinstance(leaf, torch.Tensor)] for each in leaves)
+        assert one == other
 
 
 def through_json(state: Any) -> Any:

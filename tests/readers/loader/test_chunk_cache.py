@@ -28,7 +28,7 @@ from helpers.reading import PLENTY, ROWS, TRANSFORM, URL, Streamed, cache_of, co
 from helpers.streaming import fetcher_pid, kill_fetcher
 from helpers.support import START_METHODS, flip, soon
 from helpers.waiting import wait_until
-from torch.utils.data import DataLoader, SequentialSampler
+from torch.utils.data import SequentialSampler
 
 from packtrain import Loader, concat, open_dataset
 from packtrain._core.errors import LoaderError, RemoteError, UsageError
@@ -99,15 +99,6 @@ class TestEpochs:
             loader.close()
         assert orders[0] == orders[1]
 
-    @pytest.mark.parametrize("workers", [0, 2])
-    def test_a_look_leaves_the_whole_epoch(self, streamed: Streamed, workers: int) -> None:
-        dataset, expected = streamed.open(streamed.part(0.4)), content(streamed.local())
-        with loader_of(dataset, num_workers=workers) as loader:
-            next(iter(loader))
-            first = epoch_of(loader)
-            next(iter(loader))
-            assert sorted(first) == sorted(epoch_of(loader)) == expected and loader.epoch == 2
-
     def test_what_fits_is_fetched_once(self, streamed: Streamed) -> None:
         dataset = streamed.open()
         with loader_of(dataset) as loader:
@@ -118,30 +109,6 @@ class TestEpochs:
             epoch_of(loader)
         assert len(streamed.store.reads()) == reads
 
-    @pytest.mark.complete
-    @pytest.mark.parametrize("share", [0.4, 0.75])
-    def test_a_steady_state_fetches_little_more_than_what_is_not_cached(self, streamed: Streamed, share: float) -> None:
-        dataset = streamed.open(streamed.part(share))
-        cache = cache_of(dataset)
-        # One lane with a window of one chunk is as little as can be worked on at a time.
-        order = ChunkShuffled(dataset, lanes=2, window=1)
-        with loader_of(dataset, sampler=order) as loader:
-            counts = []
-            for _ in range(5):
-                before = cache.state()["fetched"]
-                epoch_of(loader)
-                counts.append(cache.state()["fetched"] - before)
-        assert np.mean(counts[2:]) <= (1 - share + 0.1) * len(cache.table), counts
-
-    @pytest.mark.complete
-    def test_the_order_is_that_of_a_local_copy(self, streamed: Streamed) -> None:
-        dataset, local = streamed.open(), streamed.local()
-        with loader_of(dataset) as one, loader_of(local, shuffle=False, sampler=ChunkShuffled(local)) as other:
-            assert epoch_of(one) == epoch_of(other)
-            for loader in (one, other):
-                next(iter(loader))
-            assert one.state_dict() == other.state_dict()
-
     def test_the_order_has_as_many_chunks_at_once_as_there_is_room_for(self, streamed: Streamed) -> None:
         sizes = []
         for share in (0.3, 0.6, 1.0):
@@ -151,17 +118,6 @@ class TestEpochs:
                 sizes.append(parameters["lanes"] * parameters["window"])
             del loader
         assert sizes == sorted(sizes) and sizes[0] < sizes[-1] == 64
-
-    @pytest.mark.complete
-    def test_a_sample_by_position_is_that_of_the_pass(self, streamed: Streamed) -> None:
-        with loader_of(streamed.open(streamed.part(0.4)), fields=("row", "position")) as loader:
-            image, _, row, position = loader.sample(17)
-            found = {
-                number: (rows[at].item(), images[at].numpy().tobytes())
-                for images, _, rows, positions in loader
-                for at, number in enumerate(positions.tolist())
-            }
-        assert position == 17 and found[17] == (row, image.numpy().tobytes())
 
 
 class TestOtherOrders:
@@ -179,15 +135,6 @@ class TestOtherOrders:
         for order in orders:
             with loader_of(dataset, **order(dataset)) as one, loader_of(local, **order(local)) as other:
                 assert epoch_of(one) == epoch_of(other)
-
-    @pytest.mark.complete
-    def test_parts_and_concatenations_of_what_fits(self, streamed: Streamed) -> None:
-        dataset, local = streamed.open(), streamed.local()
-        pairs = [(data.subset(range(5, 100, 3)), concat([data, data.subset([1, 2])])) for data in (dataset, local)]
-        for one, other in zip(*pairs, strict=True):
-            order = {"sampler": Shuffled(len(one))}
-            with loader_of(one, **order) as first, loader_of(other, **order) as second:
-                assert epoch_of(first) == epoch_of(second)
 
     def test_everything_is_fetched_in_the_background(self, streamed: Streamed) -> None:
         dataset = streamed.open()
@@ -252,18 +199,6 @@ class TestResume:
         if taken:
             assert other._progress.order.parameters == state["parameters"]
 
-    @pytest.mark.complete
-    def test_a_local_copy_goes_on_where_a_cache_was_left_and_back(self, streamed: Streamed) -> None:
-        local, dataset = streamed.local(), streamed.open(streamed.part(0.4))
-        found, state = list[int](), None
-        with loader_of(dataset) as one, loader_of(local, sampler=ChunkShuffled(local)) as other:
-            for loader, count in ((one, 3), (other, 5), (one, None)):
-                if state is not None:
-                    loader.load_state_dict(state)
-                found += [row for _, _, rows in islice(loader, count) for row in rows.tolist()]
-                state = loader.state_dict()
-        assert sorted(found) == list(range(ROWS))
-
     def test_the_epoch_after_has_lanes_of_its_own_which_the_cache_knows(self, streamed: Streamed) -> None:
         local, dataset = streamed.local(), streamed.open()
         with loader_of(local, sampler=ChunkShuffled(local, lanes=3, window=2), num_workers=0) as other:
@@ -311,14 +246,6 @@ class TestResume:
                 next(iter(other))
 
 
-def one_epoch(rank: int, world: int, state: Any, steps: int | None) -> tuple[list[int], Any]:
-    dataset = open_dataset(URL, TRANSFORM, stage=os.environ["PLACE"], budget=int(os.environ["BUDGET"]))
-    with loader_of(dataset) as loader:
-        if state is not None:
-            loader.load_state_dict(state)
-        return [row for _, _, rows in islice(loader, steps) for row in rows.tolist()], loader.state_dict()
-
-
 def another_job(rank: int, world: int) -> None:
     """Comes when both ranks have begun, and needs more than what there is."""
     dataset = open_dataset(URL, TRANSFORM, stage=os.environ["PLACE"], budget=int(os.environ["BUDGET"]))
@@ -342,36 +269,8 @@ class TestRanks:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
         in_ranks(2, another_job, group=tmp_path / "group")
 
-    def test_ranks_share_an_epoch_and_go_on_as_others(
-        self, streamed: Streamed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("PLACE", os.fspath(streamed.remote.place))
-        monkeypatch.setenv("BUDGET", str(streamed.part(0.5)))
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-        before = in_ranks(2, one_epoch, None, 4, group=tmp_path / "first")
-        assert before[0][1] == before[1][1] and before[0][1]["consumed"] == 4 * 2 * BATCH
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
-        after = in_ranks(3, one_epoch, through_json(before[0][1]), None, group=tmp_path / "second")
-        rows = [row for rows, _ in (*before, *after) for row in rows]
-        assert set(rows) == set(range(ROWS)) and len(rows) - ROWS < 3
-
 
 class TestDeaths:
-    @pytest.mark.complete
-    def test_the_fetcher_may_die_at_any_time(self, streamed: Streamed) -> None:
-        expected = content(streamed.local())
-        dataset = streamed.open(streamed.part(0.4))
-        with loader_of(dataset) as loader:
-            for _ in range(2):
-                found: list[Any] = []
-                for number, (images, labels, rows) in enumerate(loader):
-                    found += zip(
-                        rows.tolist(), [image.numpy().tobytes() for image in images], labels.tolist(), strict=True
-                    )
-                    if number % 6 == 1:
-                        kill_fetcher(cache_of(dataset))
-                assert sorted(found) == expected
-
     def test_a_dead_worker_is_an_error_and_the_epoch_can_be_resumed(self, streamed: Streamed) -> None:
         dataset = streamed.open(streamed.part(0.4))
         loader, rows = loader_of(dataset), list[int]()
@@ -436,15 +335,6 @@ class TestDeaths:
         wait_until(lambda: not any(thread.name == name for thread in threading.enumerate()), "the thread has ended")
         # This asks over the only connection that is left.
         wait_until(lambda: cache.state()["clients"] == 1, "the loader is forgotten")
-
-    def test_a_new_fetcher_hears_of_a_loader_from_which_nobody_takes_a_batch(self, streamed: Streamed) -> None:
-        dataset = streamed.open()
-        with loader_of(dataset, num_workers=0) as loader:
-            next(iter(loader))
-            # The first may have died before it heard all that there was to say.
-            for _ in range(3):
-                kill_fetcher(cache_of(dataset))
-                wait_until(lambda: cache_of(dataset).state()["readers"] == 1, "the loader is known again")
 
     def test_a_loader_that_is_closed_keeps_nothing_of_what_it_told(self, streamed: Streamed) -> None:
         with loader_of(streamed.open(), num_workers=0) as loader:
@@ -512,13 +402,6 @@ class TestDatasets:
         assert dataset.describe(3).startswith("s3://bucket/set: row 3")
         assert cache_of(dataset).state()["fetched"] <= 8
 
-    @pytest.mark.complete
-    def test_without_a_budget_everything_is_kept(self, streamed: Streamed) -> None:
-        dataset = streamed.open(None)
-        with loader_of(dataset, shuffle=False, num_workers=0) as loader:
-            assert len(epoch_of(loader)) == ROWS
-            wait_until(lambda: all(cache_of(dataset).present), "every chunk is there")
-
     def test_a_pickle_reads_the_same(self, streamed: Streamed) -> None:
         dataset = pickle.loads(pickle.dumps(streamed.open(streamed.part(0.3))))
         assert np.array_equal(dataset[7][0], streamed.local()[7][0])
@@ -529,14 +412,6 @@ class TestDatasets:
         dataset = streamed.open(streamed.part(0.5))
         with loader_of(dataset, multiprocessing_context=method) as loader:
             assert sorted(epoch_of(loader)) == content(streamed.local())
-
-    @pytest.mark.complete
-    @START_METHODS
-    def test_torchs_loader(self, streamed: Streamed, method: str) -> None:
-        dataset = streamed.open(streamed.part(0.5))
-        loader = DataLoader(dataset, BATCH, num_workers=2, multiprocessing_context=method)
-        labels = [label for _, found in loader for label in found.tolist()]
-        assert labels == streamed.local().targets.tolist()
 
 
 class TestFigures:

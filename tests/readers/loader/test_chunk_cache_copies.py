@@ -6,7 +6,6 @@ samples and leave others out.
 
 from __future__ import annotations
 
-import os
 import pickle
 import time
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.ranks import in_ranks
 from helpers.reading import PLENTY, ROWS, TRANSFORM, URL, Streamed, cache_of, content, epoch_of, streamed_in
 from torch.utils.data import DataLoader
 
@@ -100,25 +98,6 @@ def test_it_is_the_same_dataset_in_another_process(copied: Path) -> None:
     assert dataset.store.chunks is None
     assert isinstance(loader_of(dataset)._progress.order, ChunkShuffled)
     assert len(list(DataLoader(dataset, BATCH, num_workers=1, multiprocessing_context="spawn"))) == ROWS // BATCH
-
-
-def rows_of_an_epoch(rank: int, world: int, copied: str, place: str, budget: int) -> tuple[list[int], Any]:
-    dataset = opened(Path(copied if rank == 0 else place), budget)
-    assert (dataset.store.chunks is None) == (rank == 0)
-    with loader_of(dataset) as loader:
-        return [row for _, _, rows in loader for row in rows.tolist()], loader.state_dict()
-
-
-@pytest.mark.parametrize("share", [0.3, pytest.param(1.0, marks=pytest.mark.complete)])
-def test_ranks_share_an_epoch_when_only_one_has_a_copy(
-    streamed: Streamed, copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float
-) -> None:
-    budget = streamed.part(share)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    places = os.fspath(copied), os.fspath(streamed.remote.place)
-    (rows, state), (others, other) = in_ranks(2, rows_of_an_epoch, *places, budget, group=tmp_path / "group")
-    assert state == other
-    assert sorted(rows + others) == list(range(ROWS))
 
 
 class TestStageOptions:

@@ -95,16 +95,6 @@ def files_of(cache: ChunkCache) -> list[str]:
 
 
 class TestSubsets:
-    @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.complete), 2])
-    def test_the_order_is_that_of_the_same_rows_of_a_local_copy(self, streamed: Streamed, workers: int) -> None:
-        rows = np.random.default_rng(3).permutation(ROWS)[:350]
-        part, same = opened(streamed, 0.4).subset(rows), local(streamed).subset(rows)
-        order = ChunkShuffled(same, lanes=4, window=1)
-        with loader_of(part, sampler=order, num_workers=workers) as one, loader_of(same, sampler=order) as other:
-            for _ in range(2):
-                found = epoch_of(one)
-                assert found == epoch_of(other) and sorted(found) == content(same)
-
     def test_chunks_of_which_no_row_is_chosen_are_never_fetched(self, streamed: Streamed) -> None:
         dataset = opened(streamed, 0.5)
         cache, bounds = cache_of(dataset), cache_of(dataset).table.bounds
@@ -115,17 +105,6 @@ class TestSubsets:
                 assert sorted(row for row, _, _ in epoch_of(loader)) == list(range(len(rows)))
             assert np.flatnonzero(np.frombuffer(cache.present, np.uint8)).tolist() == list(chosen)
             assert cache.state()["fetched"] == len(chosen), "what fits is fetched once"
-
-    def test_a_row_comes_as_often_as_it_was_chosen(self, streamed: Streamed) -> None:
-        chosen = [7, 3, 3, 599, 7, 7, *range(100, 200)]
-        with loader_of(opened(streamed, 0.4).subset(chosen)) as loader:
-            assert sorted(row for row, _, _ in epoch_of(loader)) == list(range(len(chosen)))
-
-    @pytest.mark.complete
-    def test_rows_that_a_condition_takes(self, streamed: Streamed) -> None:
-        part, same = (dataset.where("label = 3") for dataset in (opened(streamed, 0.4), local(streamed)))
-        with loader_of(part) as loader:
-            assert sorted(epoch_of(loader)) == content(same) != []
 
     def test_the_file_of_the_order_goes_with_the_loader(self, streamed: Streamed) -> None:
         dataset = opened(streamed, 1.2)
@@ -177,14 +156,6 @@ class TestConcatenations:
                     assert fetched <= len(cache.table) * (1.2 if not epoch else 0.6), (epoch, fetched, len(cache.table))
 
     @pytest.mark.complete
-    def test_what_fits_is_fetched_ahead_by_both(self, streamed: Streamed) -> None:
-        dataset = both(streamed, 1.2)
-        with loader_of(dataset) as loader:
-            next(iter(loader))
-            wait_until(lambda: all(cache.complete for cache in caches_of(dataset)), "everything is there")
-            assert [cache.state()["readers"] for cache in caches_of(dataset)] == [1, 1]
-
-    @pytest.mark.complete
     def test_fetchers_may_die(self, streamed: Streamed) -> None:
         dataset = both(streamed, 0.5)
         with loader_of(dataset) as loader:
@@ -207,17 +178,6 @@ class TestConcatenations:
             for cache in caches_of(dataset):
                 wait_until(lambda cache=cache: cache.state()["readers"] == 1, "the loader is known again")  # type: ignore[misc]
                 assert len(files_of(cache)) == 1
-
-    @pytest.mark.parametrize("taken", [pytest.param(0, marks=pytest.mark.complete), 19])
-    def test_the_rest_of_an_epoch_with_other_budgets_and_batches(self, streamed: Streamed, taken: int) -> None:
-        expected = content(both_local(streamed))
-        with loader_of(both(streamed, 0.4)) as loader:
-            found = [row for _, _, rows in islice(loader, taken) for row in rows.tolist()]
-            state = through_json(loader.state_dict())
-        other = Loader(both(streamed, 1.0), 7, shuffle=True, num_workers=0, seed=1, fields=("row",))
-        other.load_state_dict(state)
-        found += [row for row, _, _ in epoch_of(other)]
-        assert sorted(found) == [row for row, _, _ in expected]
 
     def test_the_smallest_budget_counts_and_the_one_that_is_named_would_do(self, streamed: Streamed) -> None:
         parts = [opened(streamed, 1.0), opened(streamed, 0.2, OTHER)]

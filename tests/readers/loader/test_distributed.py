@@ -36,12 +36,6 @@ def test_ranks_come_from_the_process_group(world: int, tmp_path: Path) -> None:
     assert [state for _, state, _ in results] == [{**results[0][1], "epoch": 1, "consumed": 0}] * world
 
 
-@pytest.mark.complete
-def test_freshly_started_interpreters(tmp_path: Path) -> None:
-    results = in_ranks(2, go_on, None, None, 4, 1, group=tmp_path / "group", method="spawn")
-    assert flat([found for found, *_ in results])[:ROWS] == list(range(ROWS))
-
-
 def in_chunks(rank: int, world: int) -> tuple[list[int], dict[str, int]]:
     dataset = numbers(100)
     with Loader(dataset, 8, sampler=ChunkShuffled(dataset), seed=1, num_workers=0, fields=("position",)) as loader:
@@ -77,12 +71,11 @@ def restore(rank: int, world: int, folder: Path) -> list[list[int]]:
     return [batch[2].tolist() for batch in loader]
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.complete
-def test_a_distributed_checkpoint_of_two_ranks_loads_in_any_number(world: int, tmp_path: Path) -> None:
+def test_a_distributed_checkpoint_of_two_ranks_loads_in_three(tmp_path: Path) -> None:
     import_module("torch.distributed.checkpoint")  # here, and not in each rank
     before = flat(in_ranks(2, save, tmp_path / "saved", group=tmp_path / "first"))
-    after = flat(in_ranks(world, restore, tmp_path / "saved", group=tmp_path / "second"))
+    after = flat(in_ranks(3, restore, tmp_path / "saved", group=tmp_path / "second"))
     assert (before + after)[:ROWS] == list(range(ROWS))
 
 
@@ -165,7 +158,7 @@ def run_schedule(chance: random.Random, parts: int) -> int:
 
 
 @pytest.mark.complete
-@pytest.mark.parametrize("seed", [0, 3, *(pytest.param(seed, marks=pytest.mark.complete) for seed in (1, 2, 4, 5))])
+@pytest.mark.parametrize("seed", [0, 3])
 def test_runs_whose_every_part_is_new_processes(seed: int) -> None:
     assert run_schedule(random.Random(seed), parts=4) > 0
 

@@ -12,7 +12,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from helpers.batching import through_json
 from helpers.generations import grow, last, loader_of, numbers, of, opened
@@ -69,17 +68,6 @@ def test_the_length_is_known_before_the_first_batch(root: Path) -> None:
     batches = iter(loader)
     length = len(loader)
     assert length == loader.remaining == len(list(batches)) == -(-170 // 8)
-
-
-def test_another_pass_of_an_epoch_that_has_handed_out_nothing_has_its_length(root: Path) -> None:
-    loader = loader_of(opened(root))
-    grow(root, 30)
-    iter(loader)
-    grow(root, 50)
-    # Lightning takes the length between two calls of `iter`.
-    assert len(loader) == 13
-    assert len(numbers(loader)) == 100
-    assert sorted(numbers(loader)) == of(last(root))
 
 
 def test_an_epoch_that_is_named_after_its_pass_was_begun(root: Path) -> None:
@@ -156,23 +144,6 @@ def test_a_sample_by_position_is_that_of_the_epoch(root: Path) -> None:
     rest = numbers(batches)
     newest = last(root)
     assert sorted(first + rest) == list(range(70)) and sorted(numbers(loader)) == of(newest)
-
-
-@pytest.mark.complete
-def test_early_positions_are_uniform_over_the_generation(root: Path) -> None:
-    newest = grow(root, 80)
-    rows, early = len(of(newest)), 25
-    assert rows == 150
-    counts = np.zeros(rows)
-    dataset = opened(root)
-    for seed in range(160):
-        loader = loader_of(dataset, batch_size=early, seed=seed)
-        counts[np.array(numbers(islice(loader, 1))) - newest.first_sample] += 1
-    # Draws without replacement vary less than those of a chi-square law by this factor.
-    expected = 160 * early / rows
-    chance = ((counts - expected) ** 2).sum() / expected / (1 - early / rows)
-    # The 1e-6 and 1 - 1e-6 quantiles for 149 degrees of freedom.
-    assert 81 < chance < 246
 
 
 def test_a_fixed_order_cannot_follow(root: Path) -> None:
@@ -276,16 +247,6 @@ def test_a_state_between_two_epochs_goes_on_with_the_newest(root: Path) -> None:
         again = loader_of(dataset)
         again.load_state_dict(state)
         assert again.epoch == epoch and sorted(numbers(again)) == of(newest)
-
-
-def test_a_state_of_a_pass_that_has_begun_names_its_generation(root: Path) -> None:
-    loader = loader_of(opened(root))
-    batches = iter(loader)
-    state = through_json(loader.state_dict())
-    grow(root, 100)
-    again = loader_of(opened(root))
-    again.load_state_dict(state)
-    assert numbers(again) == numbers(batches)
 
 
 def test_the_end_of_an_epoch_needs_no_generation(root: Path) -> None:

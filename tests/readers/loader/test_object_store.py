@@ -162,20 +162,3 @@ def test_what_is_left_after_a_kill_is_taken_by_another_number_of_ranks(
     for epoch in range(2):
         found = samples(tmp_path, epoch)
         assert set(found) == expected() and found.total() - ROWS < 3
-
-
-@pytest.mark.complete
-def test_a_steady_state_fetches_what_is_not_cached_and_what_fits_is_fetched_once(store: Store, tmp_path: Path) -> None:
-    def fetched(epochs: int, run: int) -> float:
-        store.proxy.forget()
-        assert ended(store.train(tmp_path, epochs, budget=budget, run=run)) == 0
-        traffic = store.proxy.traffic()
-        return sum(each.bytes for each in traffic.exchanges if each.request.path.endswith(".tar")) / dataset_bytes
-
-    cache = store.open(BUDGET_BYTES).store.chunks
-    assert cache is not None
-    dataset_bytes, total = int(cache.table.bytes.sum()), int((-(-cache.table.bytes // 4096) * 4096).sum())
-    budget = int(cache.state()["overhead"] + total)
-    cache.close()
-    assert 0.99 < fetched(1, 0) < 1.01
-    assert fetched(3, 1) == 0

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.batching import assert_same
 from helpers.support import FORMATS, START_METHODS, flip, packed, shard_bytes, sources
 from helpers.transforms import negative, to_tensor
 from torch.utils.data import DataLoader
@@ -31,13 +32,6 @@ def opened(folder: Path, **options: Any) -> PackedDataset:
 
 def epoch(loader: DataLoader[Any]) -> Batches:
     return [(images.clone(), labels.clone()) for images, labels in loader]
-
-
-def assert_same(left: Batches, right: Batches) -> None:
-    assert len(left) == len(right)
-    for (left_images, left_labels), (right_images, right_labels) in zip(left, right, strict=True):
-        assert torch.equal(left_images, right_images)
-        assert torch.equal(left_labels, right_labels)
 
 
 @START_METHODS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from helpers.support import packed, shard_bytes
 
 from packtrain import Loader, PackedDataset, concat, open_dataset
 from packtrain._core.options import StoreOptions
-from packtrain._extras.tune import paced
 from packtrain._readers.loader.batches import BatchMaker, Probe
 from packtrain._readers.loader.samples import SampleMaker
 from packtrain.errors import LoaderError
@@ -49,15 +47,6 @@ def loader_of(dataset: Any, **options: Any) -> Loader:
 def epoch(dataset: Any, **options: Any) -> list[Any]:
     with loader_of(dataset, **options) as loader:
         return list(loader)
-
-
-def assert_equal(ours: list[Any], theirs: list[Any]) -> None:
-    """The same batches, with all of their views."""
-    assert len(ours) == len(theirs)
-    for (views, labels, *more), (others, other_labels, *other_more) in zip(ours, theirs, strict=True):
-        assert len(views) == len(others) and all(map(torch.equal, views, others))
-        assert torch.equal(labels, other_labels) and len(more) == len(other_more)
-        assert all(map(torch.equal, more, other_more))
 
 
 def test_a_batch_has_a_tensor_for_each_view(folder: Path) -> None:
@@ -155,13 +144,3 @@ def test_samples_with_other_views_are_an_error(folder: Path, others: Any, messag
 def test_no_views_at_all_are_an_error() -> None:
     with pytest.raises(LoaderError, match="its image is a tuple without views"):
         epoch(Fixed(((), 1)))
-
-
-def test_tuning_counts_samples_and_the_bytes_of_all_views(folder: Path) -> None:
-    ticks = iter(range(1000))
-    with loader_of(open_dataset(folder, TWO_AND_THREE)) as loader:
-        batches = itertools.cycle([next(iter(loader))])
-        pace = paced(batches, 1, 0.0, 0.0, lambda: float(next(ticks)), lambda pause: None)
-    # Four batches of five, and a clock that ticks when it is looked at.
-    assert pace.rate == 4 * 5 / (2 * 4)
-    assert pace.batch_bytes == 5 * 3 * (2 * 22 * 24 + 3 * 9 * 9) + 5 * 8
