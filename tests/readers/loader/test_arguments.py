@@ -346,24 +346,6 @@ class TestDatasetsOfAnything:
 
 
 class TestTransformsThatChange:
-    @pytest.mark.parametrize("workers", [0, 2])
-    def test_another_one_takes_effect_with_the_next_pass(self, folder: Path, workers: int) -> None:
-        dataset = open_dataset(folder, CenterCrop(4))
-        with loader_of(dataset, num_workers=workers) as loader:
-            first = list(loader)
-            batches = iter(loader)
-            held = [next(batches)]
-            loader.transform = [CenterCrop((6, 8))]
-            assert loader.transform == loader.dataset.transform
-            held += batches
-            second = list(loader)
-            assert [images.shape[2:] for images, _ in first + held + second] == [(4, 4)] * 6 + [(6, 8)] * 3
-            (wanted,) = loader_of(dataset.with_transform([CenterCrop((6, 8))]), IMAGES)
-            assert torch.equal(torch.cat([images for images, _ in second]), wanted[0])
-            assert torch.equal(torch.cat([images for images, _ in first]), torch.cat([images for images, _ in held]))
-            assert loader.sample(0)[0].shape == (3, 6, 8)
-        assert dataset[0][0].shape == (3, 4, 4), "the dataset that was given keeps its own"
-
     @pytest.mark.parametrize("workers", [0, 1])
     def test_so_does_that_of_the_dataset_itself(self, folder: Path, workers: int) -> None:
         opened = open_dataset(folder, CenterCrop(4))

@@ -53,7 +53,9 @@ def labels(batches: Iterator[Any]) -> list[int]:
     return sorted(torch.cat([batch[1] for batch in batches]).tolist())
 
 
-@pytest.mark.parametrize(("workers", "context"), [(0, None), (2, "fork"), (2, "spawn")])
+@pytest.mark.parametrize(
+    ("workers", "context"), [(0, None), (2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.complete)]
+)
 def test_damage_is_found_at_first_and_not_looked_for_later(folder: Path, workers: int, context: str | None) -> None:
     dataset = open_dataset(folder, CenterCrop(8), check="first")
     harm(dataset)

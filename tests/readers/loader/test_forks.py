@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.hazards import Numbered
+from helpers.hazards import Numbered, assert_right
 from helpers.support import output_of, soon
 
 from packtrain import Loader
@@ -28,10 +28,6 @@ def forked(workers: int = 1, **options: Any) -> Loader:
     """A loader with as few slots as possible: three for one worker."""
     options = {"prefetch_factor": 1, "multiprocessing_context": "fork", **options}
     return Loader(Numbered(ROWS), BATCH, num_workers=workers, **options)
-
-
-def assert_right(images: torch.Tensor, labels: torch.Tensor) -> None:
-    assert torch.equal(images, torch.stack([Numbered.image(label) for label in labels.tolist()]))
 
 
 def free(loader: Loader) -> int:

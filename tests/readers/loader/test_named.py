@@ -14,7 +14,6 @@ from helpers.named import (
     LISTS,
     NAMES,
     OPTIONAL,
-    RAGGED,
     SCHEMA,
     SIZE,
     Plain,
@@ -24,8 +23,6 @@ from helpers.named import (
     values,
 )
 from helpers.support import import_torchvision, require_module
-from torch.utils.data import default_collate
-from torch.utils.data._utils.pin_memory import pin_memory
 
 from packtrain import Loader, StoreOptions
 from packtrain._core.options import LabelSpec
@@ -141,30 +138,6 @@ class TestContents:
                     assert torch.equal(steps, torch.arange(100_000) + label)
 
 
-class TestViews:
-    """An image may be a tuple of views."""
-
-    @staticmethod
-    def seen(row: int) -> tuple[torch.Tensor, ...]:
-        image = values(row)["image"]
-        return image, image[:, 1:6, 2:8].clone(), image[:1].float()
-
-    @WORKERS
-    @pytest.mark.parametrize("names", [None, ("label", "image", "title")])
-    def test_a_batch_has_a_tensor_for_each(self, names: tuple[str, ...] | None, workers: int) -> None:
-        def change(found: dict[str, Any]) -> None:
-            found["image"] = self.seen(found["label"])
-
-        samples = dataset(6, names, change=change)
-        options: dict[str, Any] = {"multiprocessing_context": "fork", "fields": ("row",)}
-        with Loader(samples, 4, num_workers=workers, **options) as loader:
-            for batch in loader:
-                images, rows = (batch[0] if names is None else batch.image), batch[-1].tolist()
-                assert type(images) is tuple
-                for found, wanted in zip(images, zip(*map(self.seen, rows), strict=True), strict=True):
-                    assert found.dtype == wanted[0].dtype and torch.equal(found, torch.stack(wanted))
-
-
 class TestMissing:
     def test_what_is_known_needs_no_value(self) -> None:
         """No sample of the pass has any of the optional fields."""
@@ -214,37 +187,12 @@ class TestMissing:
 
 
 class TestWays:
-    def test_default_collate_takes_the_same_samples(self) -> None:
-        names = tuple(name for name in NAMES if name not in (*OPTIONAL, *RAGGED, *LISTS, "crop"))
-        ours = list(loader_of(9, names, fields=("row",)))
-        for workers in (0, 2):
-            with loader_of(9, names, workers=workers, fields=("row",), collate_fn=default_collate) as loader:
-                for one, other in zip(ours, loader, strict=True):
-                    assert type(one) is type(other)
-                    for left, right in zip(one, other, strict=True):
-                        assert left.dtype == right.dtype and torch.equal(left, right)
-
     def test_pickling_a_batch(self) -> None:
         with loader_of(9, workers=2, fields=EXTRAS) as loader:
             for batch in loader:
                 again = pickle.loads(pickle.dumps(batch))
                 assert type(again) is type(batch)
                 assert_batch(again, batch.row.tolist())
-
-    def test_torch_pins_every_tensor(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        pinned: list[torch.Tensor] = []
-
-        def pin(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
-            pinned.append(tensor.clone())
-            return pinned[-1]
-
-        monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
-        (batch,) = loader_of(4)
-        pins: Any = pin_memory
-        found = pins(batch)
-        assert_batch(found, range(4))
-        for one in tensors_in(found):
-            assert any(one is other for other in pinned)
 
     @pytest.mark.complete
     @pytest.mark.parametrize("library", ["lightning", "accelerate"])
@@ -285,10 +233,6 @@ class TestPostprocessing:
                 assert torch.allclose(batch.image, (images / 255 - 0.5) / 0.25, atol=1e-6)
                 assert_batch(batch, rows, tuple(name for name in NAMES if name != "image"))
 
-    def test_dtype(self) -> None:
-        (batch,) = loader_of(4, dtype=torch.float16)
-        assert batch.image.dtype == torch.float16 and batch.mask.dtype == torch.uint8
-
     def test_without_images(self) -> None:
         with pytest.raises(UsageError, match=r"mean, std and dtype are for the field image, but a batch has mask, lab"):
             next(iter(loader_of(4, ("mask", "label"), dtype=torch.float16)))
@@ -303,10 +247,6 @@ class TestPostprocessing:
             assert type(one) is sample_type((*NAMES, "row", "present"))
             assert torch.equal(one.label, other.label)
         assert len({tuple(batch.label.tolist()) for batch in found[0]}) == 3
-
-    def test_batch_transform_may_return_anything(self) -> None:
-        loader = loader_of(9, batch_transform=lambda batch: {"sum": batch.label.sum()})
-        assert [set(batch) for batch in loader] == [{"sum"}] * 3
 
 
 class TestRefusals:

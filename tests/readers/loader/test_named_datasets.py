@@ -12,13 +12,12 @@ from helpers.datasets import FIELDS, LEFT_OUT, NO_IMAGE, ROWS, make_dataset, val
 from helpers.support import FORMATS
 from torch.utils.data import default_collate
 
-from packtrain import Loader, Ragged, concat, open_dataset
+from packtrain import Loader, Ragged, open_dataset
 from packtrain.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
 NAMES = ("label", *(field.name for field in FIELDS), "crop")
-KINDS = {field.name: field for field in FIELDS}
 EXTRAS = ("row", "line", "position", "path")
 FILLS = {"seg": torch.zeros((20, 24), dtype=torch.uint8), "caption": ""}
 RANDOM = [RandomResizedCrop((11, 13)), RandomHorizontalFlip()]
@@ -68,17 +67,6 @@ def test_batches_hold_what_the_dataset_gives(folders: dict[str, Path], format: s
             assert np.array_equal(depth.numpy(), each["depth"][top : top + height, left : left + width])
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_the_same_by_whichever_process(folders: dict[str, Path], workers: int) -> None:
-    dataset = concat([open_dataset(folder, RANDOM, fields=NAMES) for folder in folders.values()])
-
-    def batches(workers: int) -> list[Any]:
-        with Loader(dataset, 4, shuffle=True, seed=2, num_workers=workers) as loader:
-            return [[plain(column) for column in batch[:-1]] for _ in range(2) for batch in loader]
-
-    assert batches(workers) == batches(0)
-
-
 def test_a_single_sample_is_that_of_the_batch(folders: dict[str, Path]) -> None:
     loader = Loader(open_dataset(folders["tar"], RANDOM, fields=NAMES), ROWS, shuffle=True, seed=4, num_workers=0)
     samples = [loader.sample(position) for position in range(ROWS)]
@@ -101,17 +89,6 @@ def test_samples_without_an_image(tmp_path: Path, workers: int) -> None:
         stored = [values_of(row, NO_IMAGE) for row in range(ROWS)[4 * number :][:4]]
         assert plain(batch.pose) == [each["pose"].tolist() for each in stored]
         assert plain(batch.boxes) == [each["boxes"].tolist() for each in stored]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_pairs_are_what_they_are_without_fields(folders: dict[str, Path], workers: int) -> None:
-    with Loader(open_dataset(folders["tar"], RANDOM), 4, seed=1, num_workers=workers) as loader:
-        pairs = list(loader)
-    with Loader(open_dataset(folders["tar"], RANDOM, fields=("label", "image")), 4, seed=1, num_workers=0) as loader:
-        named = list(loader)
-    for pair, batch in zip(pairs, named, strict=True):
-        assert type(pair) is tuple and len(pair) == 2
-        assert torch.equal(pair[0], batch.image) and torch.equal(pair[1], batch.label)
 
 
 @pytest.mark.parametrize("name", ["boxes", "caption", "seg"])

@@ -6,7 +6,6 @@ import math
 from bisect import bisect_right
 from fractions import Fraction
 from itertools import accumulate, chain, pairwise
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,6 @@ from packtrain.errors import UsageError
 from packtrain.orders import BlockShuffled, Order, Sequential, Shuffled, Weighted
 from packtrain.testing import OrderContract
 
-FALSE_ALARM = 1e-6
-"""Probability that any comparison of a statistic below fails if orders are truly random. Keys are fixed."""
 GOLDEN_SHUFFLED = [1135741, 806423, 825989, 681688, 1065027, 1151452]
 GOLDEN_BLOCKS = [906654, 1140299, 1140305, 381530, 1005553, 396613]
 GOLDEN_FEW = [6, 10, 7, 8, 5, 9, 17, 18, 1, 16, 19, 0, 4, 14, 15, 11, 3, 12, 2, 13]
@@ -58,21 +55,6 @@ def orders(draw: st.DrawFn) -> Order:
     samples = draw(st.integers(0, 300)) if size else 0
     choices = (Sequential(size), Shuffled(size), in_blocks(size, block, window), Weighted(weights, samples))
     return draw(st.sampled_from(choices))
-
-
-def limit(comparisons: int) -> float:
-    """A bound on the largest magnitude of this many standard normal numbers."""
-    return NormalDist().inv_cdf(1 - FALSE_ALARM / comparisons / 2)
-
-
-def chi_squared_limit(freedom: int) -> float:
-    """A bound on chi-squared: Laurent and Massart, Annals of Statistics 28 (2000), lemma 1."""
-    x = -math.log(FALSE_ALARM)
-    return freedom + 2 * math.sqrt(freedom * x) + 2 * x
-
-
-def chi_squared(counts: npt.NDArray[Any], expected: float | npt.NDArray[Any]) -> float:
-    return float(((counts - expected) ** 2 / expected).sum())
 
 
 class TestSequential(OrderContract):
@@ -165,75 +147,6 @@ def test_not_even_by_a_number_on_the_border(monkeypatch: pytest.MonkeyPatch, num
     # 1 stands for a product that was rounded up to the total.
     monkeypatch.setattr(module, "uniforms", lambda key, start, stop, draws: np.full((stop - start, draws), number))
     assert Weighted([0, 2, 0, 3, 0, 0]).rows(0, 0, 1).tolist() == [row]
-
-
-def test_rows_are_drawn_as_often_as_their_weights_say() -> None:
-    weights = np.arange(1, 101) ** 2
-    samples = 200_000
-    for key in (mixed(0, 0), mixed(0, 1), mixed(1, 0)):
-        counts = np.bincount(Weighted(weights, samples).rows(key, 0, samples), minlength=100)
-        expected = weights / weights.sum() * samples
-        assert chi_squared(counts, expected) < chi_squared_limit(99)
-
-
-def test_what_is_drawn_is_unrelated_to_augmentations_from_the_same_key() -> None:
-    rows, key = 1000, mixed(3, 4)
-    drawn = Weighted(np.ones(rows)).rows(key, 0, rows)
-    numbers = uniforms(key, 0, rows, 4)
-    correlation = np.corrcoef([drawn, *numbers.T])[0, 1:]
-    assert np.abs(correlation).max() * np.sqrt(rows) < limit(4)
-
-
-def epochs(order: Order) -> npt.NDArray[np.int64]:
-    """Eight epochs of each of eight seeds, [64, positions]."""
-    keys = [mixed(seed, epoch) for seed in range(8) for epoch in range(8)]
-    return np.stack([order.rows(key, 0, len(order)) for key in keys])
-
-
-@pytest.mark.parametrize(
-    "order",
-    [Shuffled(1000), Shuffled(1024), Shuffled(1025), Weighted(np.ones(1000)), in_blocks(1000, 1, 1000)],
-    ids=["1000", "1024", "1025", "weighted", "blocks of one"],
-)
-def test_seeds_and_epochs_are_uncorrelated(order: Order) -> None:
-    # Pearson's correlation times the root of n: of every pair of epochs, and of each epoch with the unshuffled rows.
-    drawn = np.vstack([np.arange(len(order)), epochs(order)])
-    pairs = np.triu_indices(len(drawn), 1)
-    correlation = np.corrcoef(drawn)[pairs]
-    assert np.abs(correlation).max() * np.sqrt(len(order)) < limit(len(pairs[0]))
-    # The number of positions with the same row is Poisson distributed with mean 1; P(at least k) < 1.1 / (e k!).
-    agreements = max(int((drawn[a] == drawn[b]).sum()) for a, b in zip(*pairs, strict=True))
-    assert 1.1 * len(pairs[0]) / (math.e * math.factorial(agreements)) > FALSE_ALARM
-
-
-ROWS, BATCH = 200_000, 256
-
-
-@pytest.fixture(scope="module")
-def batches() -> npt.NDArray[np.int64]:
-    """For each batch, the numbers of the blocks that its records come from, with the default block and window."""
-    key = mixed(0, 0)
-    places = in_blocks(ROWS).places(key, 0, ROWS)
-    blocks = (places - mixed(key, module._ROTATION) % ROWS) % ROWS // 64
-    return blocks[: ROWS // BATCH * BATCH].reshape(-1, BATCH)
-
-
-def test_a_place_says_nothing_of_its_position() -> None:
-    # Blocks are moved as wholes, so there are only as many independent numbers as blocks. The mean displacement
-    # of a full shuffle is a third of the rows, with a variance of at most 2 / 45 per number.
-    numbers = ROWS / 64
-    positions = np.arange(ROWS)
-    for epoch in range(3):
-        places = in_blocks(ROWS).places(mixed(0, epoch), 0, ROWS)
-        assert abs(np.corrcoef(places, positions)[0, 1]) * np.sqrt(numbers) < limit(6)
-        displacement = np.abs(places - positions).mean() / ROWS
-        assert abs(displacement - 1 / 3) * np.sqrt(numbers / (2 / 45)) < limit(6)
-
-
-def test_few_of_a_batch_are_from_the_same_block(batches: npt.NDArray[np.int64]) -> None:
-    counts = [np.unique(batch, return_counts=True)[1] for batch in batches]
-    same = np.mean([(count * (count - 1)).sum() for count in counts]) / (BATCH * (BATCH - 1))
-    assert same == pytest.approx(1 / 128, rel=0.05)
 
 
 @given(st.integers(1, 2000), st.integers(1, 50), st.integers(1, 20), KEYS)

@@ -21,7 +21,7 @@ from packtrain._core.keys import mixed
 from packtrain._readers.loader.randomness import preserved, seed_all, uniforms
 
 FALSE_ALARM = 1e-6
-STATISTICS = 6
+STATISTICS = 4
 GOLDEN_MIXED = [13608149317741381227, 16171810823986729605, 16613338946343043936]
 GOLDEN_UNIFORMS = [
     [
@@ -75,18 +75,6 @@ def test_every_value_counts(values: list[int], data: st.DataObject) -> None:
     assert 0 <= mixed(*values) < 2**64
 
 
-def test_one_bit_of_a_value_changes_half_the_bits() -> None:
-    keys = [(seed, epoch) for seed in range(40) for epoch in range(5)]
-    flips = np.zeros(64)
-    for seed, epoch in keys:
-        for bit in range(64):
-            for change in (mixed(seed ^ 1 << bit, epoch), mixed(seed, epoch ^ 1 << bit)):
-                flips[bit] += (mixed(seed, epoch) ^ change).bit_count()
-    # One binomial per input bit: 64 output bits of each of 2 * len(keys) changes.
-    trials = 64 * 2 * len(keys)
-    assert np.abs((flips - trials / 2) / np.sqrt(trials / 4)).max() < limit(64)
-
-
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.integers(0, 20), st.integers(0, 20), st.integers(0, 9))
 def test_the_numbers_of_a_position_do_not_depend_on_the_batch(
     key: int, start: int, first: int, second: int, draws: int
@@ -116,12 +104,6 @@ def test_numbers_are_uniform(draws: int) -> None:
 
 def test_draws_of_a_position_are_uncorrelated() -> None:
     largest, pairs = largest_correlation(uniforms(mixed(0, 0), 0, 20_000, 12).T)
-    assert largest < limit(pairs)
-
-
-def test_neighbouring_positions_are_uncorrelated() -> None:
-    numbers = uniforms(mixed(0, 0), 0, 20_016, 3)[:, 0]
-    largest, pairs = largest_correlation(np.stack([numbers[lag : lag + 20_000] for lag in range(16)]))
     assert largest < limit(pairs)
 
 

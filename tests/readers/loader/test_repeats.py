@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from helpers.support import import_torchvision, packed, require_module
@@ -98,17 +97,6 @@ def test_the_repeats_of_a_row_are_on_different_ranks_in_the_same_step() -> None:
     steps = [rows_of(order, 1, 9, rank, 3) for rank in range(3)]
     for ranks in list(zip(*steps, strict=True))[:-1]:
         assert len(ranks[0]) == 9 and ranks[0] == ranks[1] == ranks[2]
-
-
-@pytest.mark.complete
-def test_every_row_is_equally_likely_to_take_part() -> None:
-    order, keys = RepeatedAugmentation(300, 3), 1000
-    counts = np.bincount(np.concatenate([order.rows(key, 0, len(order)) for key in range(keys)]), minlength=300)
-    # 256 positions: 85 rows three times, one once. The variance of a row's count is that of one draw, times `keys`.
-    mean = keys * 256 / 300
-    variance = keys * ((85 * 9 + 1) / 300 - (256 / 300) ** 2)
-    assert abs(counts - mean).max() < 6 * variance**0.5
-    assert 200 < ((counts - mean) ** 2 / variance).sum() < 420
 
 
 def test_other_orders_can_be_repeated(images: Path, tmp_path: Path) -> None:

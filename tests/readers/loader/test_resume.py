@@ -80,18 +80,6 @@ def test_the_same_with_worker_processes(length: int, order: str, first: Topology
 PACKS = ("fused", "foreign", "subset", "concat")
 
 
-@pytest.mark.complete
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.sampled_from(PACKS), st.sampled_from(sorted(ORDERS)), topologies(0, 2), schedules(0, 0, 1, size=5))
-def test_packed_images_are_the_same_ones_too(
-    packs: dict[str, Any], name: str, order: str, first: Topology, schedule: list[Any]
-) -> None:
-    with Run(packs[name], order, first) as run:
-        for action in schedule:
-            run.do(*action)
-        run.do("take", 4)
-
-
 @pytest.mark.stress
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=480)
 @given(
