@@ -34,13 +34,6 @@ class DatasetHooks:
     def fit(self, dataset: Any) -> None:
         """Takes the order for what the dataset has, as long as no pass of the epoch has begun."""
 
-    def require(self, position: int) -> None:
-        """Requires that the sample at a position comes from this rank's dataset.
-
-        Raises:
-            UsageError: It does not.
-        """
-
     def load(self, dataset: Any, state: LoaderState) -> None:
         """Goes to a state; see `Loader.load_state_dict` for what is raised."""
         if state.generations is not None:

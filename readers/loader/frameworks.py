@@ -15,8 +15,6 @@ from torch.utils.data import Sampler, SequentialSampler
 from packtrain._core.errors import UsageError
 from packtrain._core.overriding import override
 
-from .order import Order, Sequential
-
 _EMPTY: Final = (
     "nothing can be drawn from the sampler of a packtrain Loader, so no torch DataLoader can be made of it. Use the "
     "loader itself; docs/frameworks.md says how, also with Accelerate"
@@ -59,11 +57,6 @@ class EpochSampler(Sampler[int]):
 
 class InOrder(EpochSampler, SequentialSampler):
     """The same for rows in their order. Frameworks recognise that by the class."""
-
-
-def sampler_of(order: Order, follow: Callable[[int], None]) -> EpochSampler:
-    """Return what stands for the sampler of a loader with this order."""
-    return (InOrder if isinstance(order, Sequential) else EpochSampler)(follow)
 
 
 def holds_gradients() -> bool:

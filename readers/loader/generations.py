@@ -130,14 +130,6 @@ class GenerationHooks(DatasetHooks):
             self._store = dataset.store
 
     @override
-    def require(self, position: int) -> None:
-        if isinstance(self._progress.order, CacheOrder) and not self._progress.order.has(position):
-            raise UsageError(
-                f"position {position} is that of a rank with another cache: only ranks of this cache can make its "
-                "sample"
-            )
-
-    @override
     def load(self, dataset: GrowingDataset, state: LoaderState) -> None:
         caches = tuple((state.dataset or "").split("+"))
         if self._cache not in caches:

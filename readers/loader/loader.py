@@ -33,9 +33,9 @@ from .cuda_decoder import decode_of
 from .dataset_hooks import DatasetHooks
 from .device import device_of, pins, transfer_of
 from .engine import Backend, Batch, ParallelEngine, SerialEngine
-from .frameworks import UNPREPARED, EpochSampler, holds_gradients, sampler_of
+from .frameworks import UNPREPARED, EpochSampler, InOrder, holds_gradients
 from .generations import GenerationHooks
-from .order import Order
+from .order import Order, Sequential
 from .pipeline import Pipeline
 from .postprocess import BatchTransform, Postprocess
 from .progress import Pass, Progress
@@ -205,14 +205,18 @@ class Loader:
         self._ranks = Ranks(rank, world_size)
         self._decode = decode_of(decode, self.device)
         backend, undecoded = self._backend, self._backend.undecoded or self._decode is not None
-        self._maker_of: Final = partial(
-            _maker_of,
-            fields=fields,
-            collate_fn=function("collate_fn", collate_fn),
-            skip=choice("on_error", on_error, ("raise", "skip")) == "skip",
-            leave=self.device is not None and self.device.type == "cuda",
-            undecoded=undecoded,
+        if function("collate_fn", collate_fn) is not None and undecoded:
+            raise UsageError(
+                "collate_fn gets decoded images, but here they are decoded after it: leave it out (batch_transform "
+                "changes whole batches), or take packtrain.Loader with decode='cpu'"
+            )
+        self._samples_of: Final = partial(
+            SampleMaker, fields=fields, finish=collate_fn is not None, undecoded=undecoded
         )
+        skip = choice("on_error", on_error, ("raise", "skip")) == "skip"
+        # Steps on tensors come after decoding.
+        leave = undecoded or (self.device is not None and self.device.type == "cuda")
+        self._batches_of: Final = partial(BatchMaker, collate_fn=collate_fn, skip=skip, leave=leave)
         self._last_maker: BatchMaker | None = None
         """Makes the batches of the present pass; None after `close`, so that a loader keeps no generation."""
         maker = self._maker_for(dataset)
@@ -348,7 +352,8 @@ class Loader:
     @property
     def sampler(self) -> EpochSampler:
         """Passes `set_epoch` on to the loader, for frameworks that look for it here. Nothing can be drawn from it."""
-        return sampler_of(self._progress.order, self._follow)
+        kind = InOrder if isinstance(self._progress.order, Sequential) else EpochSampler
+        return kind(self._follow)
 
     @property
     def batch_sampler(self) -> EpochSampler:
@@ -430,7 +435,6 @@ class Loader:
         """
         position = whole("position", position)
         dataset = self._hooks.pin(self._dataset)
-        self._hooks.require(position)
         key, row = self._progress.sample(position)
         with preserved():
             return self._maker_for(dataset).sample(key, position, row)
@@ -479,7 +483,7 @@ class Loader:
         """Return what makes batches of a dataset as it is now."""
         maker = self._last_maker
         if maker is None or not maker.samples.same_dataset(dataset):
-            maker = self._last_maker = self._maker_of(dataset)
+            maker = self._last_maker = self._batches_of(self._samples_of(dataset))
         maker.look_again()
         return maker
 
@@ -575,22 +579,3 @@ class Loader:
             raise LoaderError(
                 f"all records of a batch are damaged, and the other ranks would wait for this one: {made.skipped[0]}"
             )
-
-
-def _maker_of(
-    dataset: Any,
-    fields: Sequence[str],
-    collate_fn: Callable[[list[Any]], Any] | None,
-    *,
-    skip: bool,
-    leave: bool,
-    undecoded: bool,
-) -> BatchMaker:
-    if undecoded and collate_fn is not None:
-        raise UsageError(
-            "collate_fn gets decoded images, but here they are decoded after it: leave it out (batch_transform changes "
-            "whole batches), or take packtrain.Loader with decode='cpu'"
-        )
-    samples = SampleMaker(dataset, fields, finish=collate_fn is not None, undecoded=undecoded)
-    # Steps on tensors come after decoding.
-    return BatchMaker(samples, collate_fn, skip=skip, leave=leave or undecoded)

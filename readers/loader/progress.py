@@ -148,7 +148,7 @@ class Progress:
 
         Raises:
             IndexError: The epoch has no such position.
-            UsageError: The ranks have not agreed on a seed yet.
+            UsageError: The ranks have not agreed on a seed yet, or the sample is one of a rank with another cache.
         """
         self._seed.agree_alone()
         world = self._ranks.now()
@@ -156,6 +156,10 @@ class Progress:
         self._draw(world)
         if not 0 <= position < len(self.order):
             raise IndexError(f"position {position} of an epoch of {len(self.order)}")
+        if isinstance(self.order, CacheOrder) and not self.order.has(position):
+            raise UsageError(
+                f"position {position} is that of a rank with another cache, whose ranks alone can make its sample"
+            )
         order_key, key = self._keys(world)
         return key, int(self.order.rows(order_key, position, position + 1)[0])
 
