@@ -8,22 +8,17 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import pytest
 from helpers.faults.campaign import renewed
 from helpers.faults.cases import assert_same, finished_shards, written
-from helpers.processes import read_proc
+from helpers.processes import Session, read_proc
 from helpers.support import ONE_FORMAT, encoded, packed, picture, shard_bytes, tree
 from helpers.waiting import wait_until
 
@@ -64,61 +59,25 @@ def expected(listing: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
     return pack_once
 
 
-@dataclass
-class Run:
-    """`packtrain pack` with two workers, in a session of its own. A context manager that leaves no process behind."""
+class Run(Session):
+    """`packtrain pack` with two workers.
 
-    listing: Path
-    out: Path
-    format: str = "tar"
-    records: int = LINES_PER_SHARD
-    left_alone: bool = False
+    Args:
+        listing: What to pack.
+        out: Where to.
+        format: Format of the shards.
+        records: Number of records in a shard.
+    """
 
-    def __enter__(self) -> Self:
-        command = [
-            sys.executable,
-            "-m",
-            "packtrain",
-            "pack",
-            str(self.listing),
-            str(self.out),
-            "--check",
-            "--json",
-        ]
-        command += ["--format", self.format, "--workers", "2"]
-        command += ["--shard-size", str(shard_bytes(self.listing, self.records))]
-        # Files, not pipes: these would not end before the last orphan does.
-        self._stdout, self._stderr = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen(
-            command,
-            stdout=self._stdout,
-            stderr=self._stderr,
-            start_new_session=True,
-            # A test runner in the background ignores Ctrl-C, and so would its children.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if not self.left_alone:
-            for pid in self.processes():
-                if error is not None:
-                    print(pid, read_proc(pid, "cmdline"), read_proc(pid, "wchan"), self.shard_of(pid))
-                kill(pid, signal.SIGKILL)
-        self.process.wait()
-        self._stdout.close()
-        self._stderr.close()
+    def __init__(self, listing: Path, out: Path, format: str = "tar", records: int = LINES_PER_SHARD) -> None:
+        options = ["--check", "--json", "--format", format, "--workers", "2"]
+        options += ["--shard-size", str(shard_bytes(listing, records))]
+        super().__init__([sys.executable, "-m", "packtrain", "pack", str(listing), str(out), *options])
+        self.listing, self.out, self.format = listing, out, format
 
     def end(self) -> tuple[int, str, str]:
         """Waits for the end. Returns exit status, stdout and stderr."""
-        status = self.process.wait(DEADLINE)
-        self._stdout.seek(0)
-        self._stderr.seek(0)
-        return status, self._stdout.read(), self._stderr.read()
-
-    def processes(self) -> list[int]:
-        """Every living process of the session."""
-        return [pid for pid, state, _, session in all_processes() if session == self.process.pid and state not in "ZX"]
+        return self.process.wait(DEADLINE), self.stdout, self.stderr
 
     def workers(self) -> list[int]:
         """The living workers, newly started ones included."""
@@ -147,18 +106,6 @@ class Run:
                 return target.name[1:].partition(".tmp-")[0]
         return None
 
-    def assert_nothing_left(self) -> None:
-        """No process of the run lives on."""
-        wait_until(lambda: not self.processes(), f"no process of {self.process.pid} is left")
-
-
-def all_processes() -> Iterator[tuple[int, str, int, int]]:
-    """Number, state, parent and session of every process."""
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        if text := read_proc(pid, "stat"):
-            state, parent, _, session = text.rpartition(b")")[2].split()[:4]
-            yield pid, state.decode(), int(parent), int(session)
-
 
 def kill(pid: int, number: signal.Signals) -> bool:
     """Sends a signal; whether there was still somebody to get it."""
@@ -180,7 +127,7 @@ def assert_completed(run: Run, expected: dict[str, bytes]) -> None:
         status, stdout, stderr = again.end()
         assert status == 0, stderr
         assert json.loads(stdout)["resumed"] >= len(finished)
-        again.assert_nothing_left()
+        again.require_nothing_left(DEADLINE)
     assert {name: written(run.out / name) for name in finished} == finished
     assert_same(run.out, expected)
 
@@ -194,7 +141,7 @@ def test_a_killed_worker_costs_nothing(
         assert kill(pid, signal.SIGKILL)
         status, _, stderr = run.end()
         assert (status, stderr) == (0, "")
-        run.assert_nothing_left()
+        run.require_nothing_left(DEADLINE)
     assert_same(run.out, expected(format_name))
 
 
@@ -226,7 +173,7 @@ def test_a_shard_that_kills_twice_is_named(
         assert status == 1
         assert stderr == f"error: {shard} failed twice: its worker was killed by SIGKILL; out of memory?\n"
         assert json.loads(stdout)["error"] == "ShardFailed"
-        run.assert_nothing_left()
+        run.require_nothing_left(DEADLINE)
         assert temporaries(run.out) == []
         assert not list((run.out / "parts").glob("*.packing")), "another machine would take them to be at work"
         assert shard not in tree(run.out)
@@ -235,8 +182,10 @@ def test_a_shard_that_kills_twice_is_named(
 
 
 @pytest.mark.complete
-@pytest.mark.parametrize("stopped", [False, True])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    ("number", "stopped"),
+    [(signal.SIGKILL, True), (signal.SIGKILL, False), (signal.SIGHUP, False), (signal.SIGTERM, True)],
+)
 def test_no_worker_outlives_its_parent(
     listing: Path, expected: Callable[[str], dict[str, bytes]], memory_path: Path, number: signal.Signals, stopped: bool
 ) -> None:
@@ -246,7 +195,7 @@ def test_no_worker_outlives_its_parent(
         if not stopped:
             kill(worker, signal.SIGCONT)
         run.process.wait(DEADLINE)
-        run.assert_nothing_left()
+        run.require_nothing_left(DEADLINE)
         assert run.process.returncode == -number
     assert_completed(run, expected("tar"))
 
@@ -257,7 +206,7 @@ def test_ctrl_c_also_ends_a_worker_that_is_stopped(listing: Path, memory_path: P
         wait_until(run.at_work, "a worker has begun a shard")
         kill(run.process.pid, signal.SIGINT)
         assert run.end()[0] == 130
-        run.assert_nothing_left()
+        run.require_nothing_left(DEADLINE)
 
 
 def test_a_worker_begins_nothing_once_its_parent_is_gone(images: Path, memory_path: Path) -> None:
@@ -278,7 +227,7 @@ def test_a_worker_begins_nothing_once_its_parent_is_gone(images: Path, memory_pa
         run.process.wait(DEADLINE)
         for pid in workers:
             kill(pid, signal.SIGCONT)
-        run.assert_nothing_left()
+        run.require_nothing_left(DEADLINE)
         assert tree(run.out) == before
         assert set(before) == {"plan.json"}
 
@@ -337,7 +286,7 @@ def test_ctrl_c_leaves_nothing_behind(
         status, stdout, stderr = run.end()
         assert (status, stdout) == (130, "")
         assert stderr.strip() == "stopped; run the same command to continue"
-        run.assert_nothing_left()
+        run.require_nothing_left(DEADLINE)
         assert temporaries(run.out) == []
     if complete:
         assert_completed(run, expected("tar"))
@@ -357,7 +306,7 @@ def test_ctrl_c_at_any_time(
             time.sleep(chance.uniform(0, 1.5))
             os.killpg(run.process.pid, signal.SIGINT)
             status, _, stderr = run.end()
-            run.assert_nothing_left()
+            run.require_nothing_left(DEADLINE)
         if (out / "manifest.json").exists():
             # Python's own end is not protected.
             assert status in (0, 130, -signal.SIGINT), stderr

@@ -7,19 +7,15 @@ import os
 import random
 import re
 import signal
-import subprocess
 import sys
-import tempfile
 import time
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import pytest
-from helpers.processes import read_proc
+from helpers.processes import Session, read_proc
 from helpers.support import START_METHODS
 from helpers.waiting import wait_until
 
@@ -32,49 +28,15 @@ KILLS = 200
 KILLS_AT_A_TIME = 10
 
 
-class Consumer:
-    """A run of ``helpers/consumer.py`` in a session of its own. A context manager that leaves no process behind."""
+class Consumer(Session):
+    """A run of ``helpers/consumer.py``."""
 
     def __init__(self, **options: Any) -> None:
-        self._command = [sys.executable, "-P", str(TESTS / "helpers/consumer.py"), json.dumps(options)]
-        self._deed = options.get("deed")
-        # All processes that it starts inherit its environment.
-        self._mark = f"PACKTRAIN_TEST_RUN={uuid.uuid4()}"
-
-    def __enter__(self) -> Self:
-        self._before = shared_files()
-        # Files, not pipes: a pipe would not end before the last orphan does.
-        self._stdout, self._stderr = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
-        name, _, value = self._mark.partition("=")
         path = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
-        self.process = subprocess.Popen(
-            self._command,
-            stdin=subprocess.PIPE,
-            stdout=self._stdout,
-            stderr=self._stderr,
-            start_new_session=True,
-            env={**os.environ, name: value, "PYTHONPATH": os.pathsep.join(path)},
-        )
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for pid in self.processes():
-            if error is not None:
-                print(pid, read_proc(pid, "cmdline"), read_proc(pid, "wchan"), *signals_of(pid))
-            os.kill(pid, signal.SIGKILL)
-        self.process.wait()
-        if error is not None:
-            print(text(self._stdout), text(self._stderr))
-        assert self.process.stdin
-        self.process.stdin.close()
-        self._stdout.close()
-        self._stderr.close()
-
-    def processes(self) -> list[int]:
-        """The process itself, and every living process that it or its children started."""
-        mark = self._mark.encode()
-        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-        return [pid for pid in pids if mark in read_proc(pid, "environ").split(b"\0")]
+        command = [sys.executable, "-P", str(TESTS / "helpers/consumer.py"), json.dumps(options)]
+        super().__init__(command, {"PYTHONPATH": os.pathsep.join(path)})
+        self._deed = options.get("deed")
+        self._before = shared_files()
 
     def workers(self) -> list[int]:
         """The processes it started, without the resource tracker."""
@@ -85,35 +47,20 @@ class Consumer:
         """Waits until it has its first batch and, if there is a deed, until a worker does it."""
         said = ("working", "begun") if self._deed else ("working",)
         wait_until(
-            lambda: self.process.poll() is not None or all(word in text(self._stdout) for word in said),
+            lambda: self.process.poll() is not None or all(word in self.stdout for word in said),
             f"it says {said}",
             START,
         )
-        assert self.process.poll() is None, text(self._stderr)
+        assert self.process.poll() is None, self.stderr
         return self
-
-    def stop(self) -> None:
-        """Asks it to end."""
-        assert self.process.stdin
-        self.process.stdin.close()
 
     def end(self) -> tuple[int, str]:
         """Waits until no process of it is left. Returns exit status and stderr."""
         wait_until(lambda: self.process.poll() is not None, "it has ended", DEADLINE)
-        wait_until(lambda: not self.processes(), f"no process is left of {self.processes()}", DEADLINE)
+        self.require_nothing_left(DEADLINE)
         left = f"nothing is left of {shared_files() - self._before}"
         wait_until(lambda: not shared_files() - self._before, left, DEADLINE)
-        return self.process.wait(), text(self._stderr)
-
-
-def text(file: Any) -> str:
-    """All of a file that another process writes to: without moving the position, which the two have in common."""
-    return os.pread(file.fileno(), 1 << 20, 0).decode()
-
-
-def signals_of(pid: int) -> list[str]:
-    """Which signals wait for a process, and which it blocks, ignores and catches, as hexadecimal masks."""
-    return re.findall(r"^(?:S[ih][gd]Pnd|Sig(?:Blk|Ign|Cgt)):\s*\w+", read_proc(pid, "status").decode(), re.MULTILINE)
+        return self.process.wait(), self.stderr
 
 
 def shared_files() -> set[str]:
