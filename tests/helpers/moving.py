@@ -5,16 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from helpers.filling import fill
 
-from packtrain._core.generations import CacheInfo, Generation, generation_numbers, retire
-from packtrain._core.manifest import Labels
-from packtrain._core.schema import Field
+from packtrain._core.generations import Generation, generation_numbers, retire
 from packtrain._growing.options import FillOptions
 from packtrain._readers.dataset.cache_files import CacheFiles
 from packtrain._readers.dataset.growing import GrowingDataset, newest
@@ -40,23 +38,10 @@ class Cache:
     Args:
         root: Its folder.
         shards: Number of shards in its first generation.
-        sample: Makes a sample.
-        shape: Shape of its values, if that is not the shape of the first one.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        shards: int = 6,
-        sample: Callable[[int], dict[str, Any]] = plain,
-        shape: tuple[int | None, ...] = (),
-    ) -> None:
+    def __init__(self, root: Path, shards: int = 6) -> None:
         self.root: Final = root
-        if shape:
-            root.mkdir(parents=True)
-            fields = (Field("x", "array", dtype="<i4", shape=shape),)
-            CacheInfo("0" * 32, "tar", fields, Labels("int")).save(root)
-        self._sample = sample
         self._next = 0
         self.grow(shards)
 
@@ -66,7 +51,7 @@ class Cache:
         first, self._next = self._next, self._next + count
 
         def samples() -> Iterator[dict[str, Any]]:
-            yield from map(self._sample, range(first, first + count))
+            yield from map(plain, range(first, first + count))
 
         fill(self.root, samples, OPTIONS)
 
@@ -78,9 +63,9 @@ class Cache:
         """The numbers of the samples of that."""
         return list(range(self.last().first_sample, self.last().end_sample))
 
-    def dataset(self, *fields: str) -> GrowingDataset:
+    def dataset(self) -> GrowingDataset:
         """Its newest generation."""
-        return GrowingDataset(PackedSamples(newest(CacheFiles(self.root)), fields=fields or ("x", "label")))
+        return GrowingDataset(PackedSamples(newest(CacheFiles(self.root)), fields=("x", "label")))
 
     def older_are_free(self) -> bool:
         """True if nobody has a lease on any generation but the newest."""

@@ -40,7 +40,7 @@ from packtrain._storage.streams import connections, cutting
 from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.client import RegisteredRank as Reader
 from packtrain._storage.streams.policy import Reading
-from packtrain.orders import BlockShuffled, ChunkShuffled, Sequential, Shuffled, Weighted
+from packtrain.orders import BlockShuffled, ChunkShuffled, Shuffled, Weighted
 
 BATCH = 12
 
@@ -99,16 +99,6 @@ class TestEpochs:
             loader.close()
         assert orders[0] == orders[1]
 
-    def test_what_fits_is_fetched_once(self, streamed: Streamed) -> None:
-        dataset = streamed.open()
-        with loader_of(dataset) as loader:
-            epoch_of(loader)
-            reads = len(streamed.store.reads())
-            assert cache_of(dataset).state()["fetched"] == len(cache_of(dataset).table)
-            epoch_of(loader)
-            epoch_of(loader)
-        assert len(streamed.store.reads()) == reads
-
     def test_the_order_has_as_many_chunks_at_once_as_there_is_room_for(self, streamed: Streamed) -> None:
         sizes = []
         for share in (0.3, 0.6, 1.0):
@@ -126,8 +116,6 @@ class TestOtherOrders:
         dataset, local = streamed.open(), streamed.local()
         orders: list[Callable[[Any], dict[str, Any]]] = [
             lambda data: {"shuffle": False},
-            lambda data: {"sampler": Shuffled(ROWS)},
-            lambda data: {"sampler": Sequential(ROWS)},
             lambda data: {"sampler": Weighted(np.arange(ROWS))},
             lambda data: {"sampler": BlockShuffled(data, block=4, window=3)},
             lambda data: {"sampler": SequentialSampler(data)},
@@ -165,20 +153,6 @@ class TestOtherOrders:
         monkeypatch.setattr(cutting, "MOST", 2 * cutting.MOST)
         with pytest.raises(UsageError, match="ChunkShuffled of another dataset"):
             loader_of(dataset, sampler=ChunkShuffled(streamed.local()))
-
-    def test_the_budget_that_is_named_would_do(self, streamed: Streamed) -> None:
-        with pytest.raises(UsageError) as caught:
-            loader_of(streamed.open(streamed.part(0.5)), shuffle=False)
-        named = str(caught.value).split('budget="')[1].split('"')[0]
-        assert len(epoch_of(loader_of(streamed.open(named), shuffle=False))) == ROWS
-
-    def test_a_budget_for_less_than_two_windows_is_refused(self, streamed: Streamed) -> None:
-        dataset = streamed.open(streamed.part(0.1))
-        with (
-            pytest.raises(UsageError, match="raise the budget"),
-            loader_of(dataset, sampler=ChunkShuffled(dataset, lanes=32, window=4)) as loader,
-        ):
-            next(iter(loader))
 
 
 class TestResume:

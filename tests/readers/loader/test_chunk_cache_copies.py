@@ -97,7 +97,7 @@ def test_it_is_the_same_dataset_in_another_process(copied: Path) -> None:
     dataset = pickle.loads(pickle.dumps(opened(copied)))
     assert dataset.store.chunks is None
     assert isinstance(loader_of(dataset)._progress.order, ChunkShuffled)
-    assert len(list(DataLoader(dataset, BATCH, num_workers=1, multiprocessing_context="spawn"))) == ROWS // BATCH
+    assert len(list(DataLoader(dataset, BATCH, num_workers=1, multiprocessing_context="fork"))) == ROWS // BATCH
 
 
 class TestStageOptions:

@@ -147,7 +147,7 @@ class TestConcatenations:
     def test_a_cache_that_holds_the_windows_fetches_each_chunk_once_in_an_epoch(self, streamed: Streamed) -> None:
         dataset = both(streamed, 0.6)
         with loader_of(dataset, sampler=ChunkShuffled(dataset, lanes=2, window=1)) as loader:
-            for epoch in range(3):
+            for epoch in range(2):
                 before = [cache.state()["fetched"] for cache in caches_of(dataset)]
                 epoch_of(loader)
                 for cache, count in zip(caches_of(dataset), before, strict=True):

@@ -37,13 +37,6 @@ class TestGivenLanes(OrderContract):
         return ChunkShuffled(Numbers(rows), lanes=1 + rows % 9, window=1 + rows % 4)
 
 
-class TestLanesOfTheRanks(OrderContract):
-    """Their number follows the first step of an epoch; the rest of the epoch keeps it."""
-
-    def order(self, rows: int) -> Order:
-        return ChunkShuffled(Numbers(rows))
-
-
 def loaders(rows: int, world: int, batch: int, state: Any = None, **options: Any) -> list[Loader]:
     dataset = Numbers(rows)
     order = ChunkShuffled(dataset, **options)

@@ -56,25 +56,6 @@ def test_a_pass_ends_where_another_begins() -> None:
 
 
 @pytest.mark.complete
-def test_after_an_interrupt_the_loader_can_be_used_again() -> None:
-    """As in a notebook, where Ctrl-C ends a cell but not the program."""
-    loader = Loader(Numbered(ROWS, {16: "nap"}), 8, shuffle=False, num_workers=2, multiprocessing_context="fork")
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    batches = iter(loader)
-    assert labels_of([next(batches), next(batches)]) == list(range(16))
-    interrupt = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-    interrupt.start()
-    with soon(), pytest.raises(KeyboardInterrupt):
-        next(batches)
-    interrupt.join()
-    signal.signal(signal.SIGINT, before)
-    assert multiprocessing.active_children() == []
-    with soon():
-        assert labels_of(loader) == list(range(ROWS))
-    loader.close()
-
-
-@pytest.mark.complete
 def test_what_nobody_wants_any_more_is_not_made() -> None:
     """Making all batches ahead would take half a minute. At most one sample is still finished."""
     slow = Numbered(ROWS, dict.fromkeys(range(8, ROWS), "nap"))

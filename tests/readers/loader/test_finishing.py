@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from helpers.named import dataset as fields_dataset
 from helpers.streams import Device
 from helpers.support import packed
 
-from packtrain import ImageDataset, Loader, concat, open_dataset, transforms
+from packtrain import ImageDataset, Loader, concat, open_dataset
 from packtrain._codec.native import extension
 from packtrain._core.options import StoreOptions
 from packtrain._readers.transforms import finisher as finisher_module
@@ -109,13 +108,6 @@ def test_batches_hold_the_samples(folder: Path, tail: str, way: str, monkeypatch
         assert_same(epoch(dataset, num_workers=2), expected)
     for workers in (0, 2):
         assert_same(on_a_device(dataset, workers)[0], expected)
-
-
-def test_the_geometry_is_that_without_the_steps(folder: Path) -> None:
-    """As long as they draw nothing."""
-    plain = epoch(open_dataset(folder, GEOMETRY))
-    found = epoch(open_dataset(folder, [*GEOMETRY, ToDtype(torch.float32)]))
-    assert_same(found, [(images.float(), labels) for images, labels in plain])
 
 
 def test_raw_records_are_still_copied_a_batch_at_a_time(raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,12 +261,3 @@ def test_another_transform_may_end_otherwise(folder: Path) -> None:
             loader.transform = [*GEOMETRY, *TAILS[tail]]
             loader.set_epoch(0)
             assert_same(list(loader), wanted(open_dataset(folder, loader.transform)))
-
-
-def test_torchvisions_recipe_pastes_unchanged(torchvision: Any, folder: Path) -> None:
-    from torchvision import transforms as v1
-
-    tail: list[Callable[..., Any]] = [v1.ToTensor(), v1.Normalize(MEAN, STD), v1.RandomErasing(0.8)]
-    theirs = open_dataset(folder, v1.Compose([*GEOMETRY, *tail]))
-    assert_same(epoch(theirs), wanted(open_dataset(folder, [*GEOMETRY, *TAILS["erased"]])))
-    assert transforms.ToTensor is ToTensor

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from helpers.support import encoded, flip, packed, picture
@@ -77,13 +76,3 @@ def test_damage_is_found_at_first_and_not_looked_for_later(folder: Path, workers
     anew = open_dataset(folder, CenterCrop(8), check="first")
     with loader(anew, workers, context) as batches, pytest.raises(CorruptRecord, match=f"row {DAMAGED} "):
         list(batches)
-
-
-def test_a_shared_dataset_in_torchs_loader(folder: Path) -> None:
-    """Its workers are new ones in each epoch."""
-    dataset = open_dataset(folder, CenterCrop(8), check="first")
-    rows: Any = torch.utils.data.DataLoader(dataset, 4, num_workers=2, multiprocessing_context="fork")
-    assert labels(iter(rows)) == list(range(COUNT))
-    harm(dataset)
-    assert labels(iter(rows)) == list(range(COUNT))
-    assert labels(iter(rows)) == np.arange(COUNT).tolist()

@@ -7,11 +7,11 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from helpers.batching import Numbers, through_json
+from helpers.batching import Numbers
 from torch.utils.data import Sampler
 
 from packtrain import Loader
-from packtrain.errors import LoaderError, UsageError
+from packtrain.errors import LoaderError
 
 ROWS, BATCH = 20, 4
 
@@ -29,21 +29,6 @@ def epochs(count: int, **options: Any) -> list[list[int]]:
     """The rows of each epoch of a loader that nobody looks at."""
     with loader_of(**options) as loader:
         return [rows_of(loader) for _ in range(count)]
-
-
-def test_until_the_next_pass_a_look_counts() -> None:
-    loader, (expected,) = loader_of(), epochs(1)
-    passed = iter(loader)
-    next(passed)
-    state = through_json(loader.state_dict())
-    assert (state["consumed"], loader.epoch, loader.remaining) == (BATCH, 0, len(loader) - 1)
-    again = loader_of()
-    again.load_state_dict(state)
-    assert rows_of(again) == expected[BATCH:]
-    iter(loader)
-    assert (loader.state_dict()["consumed"], loader.remaining) == (0, len(loader))
-    with pytest.raises(UsageError, match="this pass has ended"):
-        next(passed)
 
 
 def test_set_epoch_goes_on_after_a_look() -> None:

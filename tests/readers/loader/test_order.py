@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from fractions import Fraction
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -147,18 +147,6 @@ def test_not_even_by_a_number_on_the_border(monkeypatch: pytest.MonkeyPatch, num
     # 1 stands for a product that was rounded up to the total.
     monkeypatch.setattr(module, "uniforms", lambda key, start, stop, draws: np.full((stop - start, draws), number))
     assert Weighted([0, 2, 0, 3, 0, 0]).rows(0, 0, 1).tolist() == [row]
-
-
-@given(st.integers(1, 2000), st.integers(1, 50), st.integers(1, 20), KEYS)
-def test_a_window_is_read_in_long_pieces(rows: int, block: int, window: int, key: int) -> None:
-    places = in_blocks(rows, block, window).places(key, 0, rows)
-    whole = rows // block
-    count = max(1, math.ceil(whole / window))
-    edges = [number * whole // count * block for number in range(count)] + [rows]
-    for start, stop in pairwise(edges):
-        # One piece per block, one more for the end of the dataset, and one more for the last, shorter block.
-        pieces = (np.diff(np.sort(places[start:stop])) > 1).sum() + 1
-        assert pieces <= window + 2
 
 
 @given(orders(), st.lists(st.tuples(st.integers(0, 1), st.floats(0, 1), st.integers(0, 60), st.booleans())))

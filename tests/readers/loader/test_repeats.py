@@ -61,19 +61,6 @@ def test_each_rank_gets_what_timms_sampler_gives_for_the_same_shuffle(
         assert all(len(found) - even <= (len(order) % world > 0) for found in (ours, wanted))
 
 
-@given(st.integers(1, 600), st.integers(1, 4), st.integers(1, 5), st.sampled_from([1, 2, 64, 256]), st.integers(1, 5))
-def test_their_arguments_are_samples(
-    sampler: Any, rows: int, repeats: int, world: int, selected_round: int, ratio: int
-) -> None:
-    if rows < selected_round or ratio * repeats < world:
-        return
-    theirs = sampler(range(rows), world, 0, num_repeats=repeats, selected_round=selected_round, selected_ratio=ratio)
-    samples = world * int(rows // selected_round * selected_round / ratio)
-    if samples <= rows * repeats:
-        order = RepeatedAugmentation(rows, repeats, samples=samples)
-        assert Schedule(len(order), 1, 0, world, dealing="interleaved").steps() == len(theirs)
-
-
 class TestRepeatedAugmentation(OrderContract):
     each_row_once = False
 

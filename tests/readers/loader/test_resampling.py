@@ -271,12 +271,6 @@ def test_the_number_of_kernels_does_not_depend_on_the_number_of_images() -> None
     assert counts[0] == counts[1] < 100
 
 
-def test_small_images_are_not_computed_at_the_size_of_large_ones() -> None:
-    both = photographs(20, 10) + photographs(1, 400) + photographs(20, 10)
-    small, large = resampling._groups(*tensors(both))
-    assert (sorted(small), large) == ([*range(20), *range(21, 41)], [20])
-
-
 @given(st.lists(st.tuples(st.integers(1, 300), st.integers(1, 300)), min_size=1, max_size=60))
 def test_most_of_what_is_computed_is_no_padding(sizes: list[tuple[int, int]]) -> None:
     plans = [ImagePlan(Box(0, 0, *size), Scale(8, 8, 2), None, False, ()) for size in sizes]

@@ -146,17 +146,6 @@ class TestStates:
         list(batches)
         assert loader.state_dict() == {**state, "epoch": 1, "consumed": 0}
 
-    def test_every_epoch_and_seed_is_another_one_and_equal_ones_are_equal(self) -> None:
-        def rows(seed: int, epoch: int) -> tuple[int, ...]:
-            loader = loader_of(seed=seed)
-            loader.set_epoch(epoch)
-            return tuple(row for batch in loader for row in batch[3].tolist())
-
-        several = {(seed, epoch): rows(seed, epoch) for seed in range(5) for epoch in range(5)}
-        assert len(set(several.values())) == 25
-        assert all(sorted(found) == list(range(20)) for found in several.values())
-        assert several == {pair: rows(*pair) for pair in several}
-
     def test_what_an_old_state_means_stays_for_ever(self) -> None:
         """Written down when version 1 was made: other numbers would change every resumed training run."""
         loader = loader_of()
@@ -353,12 +342,6 @@ class TestForeignSamplers:
         with pytest.raises(UsageError, match=r"did not draw epoch 0 again .*20 rows then, 3 now"):
             next(iter(fewer))
 
-    def test_orders_and_samplers_do_not_take_each_others_states(self) -> None:
-        ours, theirs = loader_of(), loader_of(sampler=RandomSampler(range(20)))
-        for loader, other in ((ours, theirs), (theirs, ours)):
-            with pytest.raises(UsageError, match="the state was saved by a loader with order"):
-                loader.load_state_dict(other.state_dict())
-
 
 class TestStateful:
     def half_way(self, **options: Any) -> Loader:
@@ -392,20 +375,6 @@ class TestStateful:
         again = loader_of(batch=5, seed=0)
         again.load_state_dict(torch.load(tmp_path / "last.ckpt", weights_only=True)["loops"]["loader"])
         assert positions(again) == list(range(4, 20))
-
-    def test_the_protocol_of_torchdata(self) -> None:
-        """A state taken during a pass is loaded before `iter`, into a loader that may have been used before."""
-        loader = loader_of()
-        batches = iter(loader)
-        next(batches)
-        state = loader.state_dict()
-        rest = positions(batches)
-        used = loader_of()
-        list(used)
-        used.load_state_dict(state)
-        assert positions(iter(used)) == rest == list(range(4, 20))
-        assert positions(used) == positions(loader) == list(range(20))
-        assert used.state_dict() == loader.state_dict()
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -16,7 +16,7 @@ from helpers.batching import Numbers, assert_same
 from helpers.datasets import FIELDS, SCHEMA, make_dataset
 from helpers.fusing import pack_sources
 from helpers.lazily import lazy
-from helpers.support import START_METHODS, encoded, flip, picture
+from helpers.support import encoded, flip, picture
 from helpers.undecoded import decoding, stacked
 from hypothesis import given
 from hypothesis import strategies as st
@@ -137,13 +137,6 @@ def test_batches_are_those_of_the_ordinary_loader(dataset: ImageDataset, workers
     expected = batches_of(dataset, decode="cpu", **options)
     with decoding():
         assert_same(batches_of(dataset, num_workers=workers, **options), expected, strides=True)
-
-
-@START_METHODS
-def test_workers_may_be_started_in_any_way(dataset: ImageDataset, method: str) -> None:
-    expected = batches_of(dataset, 1, decode="cpu")
-    with decoding():
-        assert_same(batches_of(dataset, 1, num_workers=1, multiprocessing_context=method), expected, strides=True)
 
 
 @pytest.mark.parametrize("large_first", [False, True])

@@ -19,12 +19,7 @@ from packtrain.errors import LoaderError
 from packtrain.testing import LoadingContract
 from packtrain.transforms import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, Views
 
-STORES = {
-    "crop-ready": StoreOptions(),
-    "coefficients": StoreOptions("coefficients"),
-    "verbatim": StoreOptions("verbatim"),
-    "raw": StoreOptions("raw"),
-}
+STORES = {"crop-ready": StoreOptions(), "raw": StoreOptions("raw")}
 GLOBAL, LOCAL = [RandomResizedCrop((22, 24), (0.4, 1)), RandomHorizontalFlip()], RandomResizedCrop(9, (0.05, 0.4))
 TWO_AND_THREE = Views([GLOBAL] * 2 + [LOCAL] * 3)
 FOREIGN = Views([[RandomCrop((20, 26)), jitter], LOCAL, jitter])

@@ -103,9 +103,8 @@ def test_a_death_is_told_with_its_cause_and_record(dataset: PackedDataset, deed:
 
 
 @pytest.mark.complete
-@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.complete)])
-def test_so_is_one_of_a_worker_that_was_not_forked(dataset: PackedDataset, method: str) -> None:
-    batches = iter(trapped(dataset, "SIGKILL", num_workers=1, multiprocessing_context=method))
+def test_so_is_one_of_a_worker_that_was_not_forked(dataset: PackedDataset) -> None:
+    batches = iter(trapped(dataset, "SIGKILL", num_workers=1, multiprocessing_context="spawn"))
     next(batches)
     with soon(), pytest.raises(LoaderError, match=rf"was killed by SIGKILL at .*{record(dataset, ROW)}: "):
         list(batches)
@@ -146,7 +145,7 @@ def test_a_death_with_batches_ready_and_tickets_unread_is_told() -> None:
 @pytest.mark.complete
 def test_whichever_worker_is_killed_whenever_no_lock_is_left() -> None:
     chance = random.Random(0)
-    for _ in range(25):
+    for _ in range(10):
         loader = Loader(Numbered(512), 4, num_workers=3, multiprocessing_context="fork")
         batches = iter(loader)
         next(batches)
