@@ -12,7 +12,7 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 from tempfile import gettempdir
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 
@@ -322,15 +322,12 @@ class _Run:
         """
         resumed = None
         for _ in range(_ROUNDS):
-            found = notes.states(numbers)
-            missing = notes.missing(found)
+            scans, missing, found = notes.look(numbers)
             resumed = len(numbers) - len(missing) if resumed is None else resumed
-            if missing:
-                tasks = [ScanTask(number, places[number], rules, notes.folder) for number in missing]
-                self._scan_tasks(tasks, found)
-            elif None not in (scans := notes.read(found)):
-                return cast("list[Scan]", scans), resumed
-        raise changed(places[numbers[0] if not missing else missing[0]])
+            if not missing:
+                return scans, resumed
+            self._scan_tasks([ScanTask(number, places[number], rules, notes.folder) for number in missing], found)
+        raise changed(places[missing[0]])
 
     def _scan_tasks(self, tasks: Sequence[ScanTask], found: Mapping[int, FileState]) -> None:
         total, done, samples = sum(state.bytes for state in found.values()), Counter[int](), Counter[int]()

@@ -135,9 +135,19 @@ class ScanNotes:
         found = self.states(everything, lenient=True)
         return sorted({*everything} - {*found} | {*self.missing(found)})
 
-    def read(self, found: Mapping[int, FileState]) -> list[Scan | None]:
-        """Reads the notes of shards in these states. One that is damaged is removed, and None."""
-        return [self._read(self.folder / self._name(number, state)) for number, state in found.items()]
+    def look(self, numbers: Sequence[int]) -> tuple[list[Scan], list[int], dict[int, FileState]]:
+        """Returns the notes of shards, the numbers of those without, and all states. Damaged notes are removed.
+
+        As long as a shard has no note, none is read.
+
+        Raises:
+            PackError: A shard cannot be looked at.
+        """
+        found = self.states(numbers)
+        lacking = self.missing(found)
+        scans = {} if lacking else {number: self._read(number, state) for number, state in found.items()}
+        lacking += [number for number, scan in scans.items() if scan is None]
+        return [scan for scan in scans.values() if scan is not None], lacking, found
 
     def all_scans(self) -> list[Scan]:
         """Reads the notes of all shards.
@@ -145,23 +155,20 @@ class ScanNotes:
         Raises:
             PackError: A shard has no note, or has changed since.
         """
-        everything = range(len(self._locations))
-        found = self.states(everything)
-        lacking = self.missing(found)
-        scans = [] if lacking else self.read(found)
-        lacking += [number for number, scan in enumerate(scans) if scan is None]
+        scans, lacking, found = self.look(range(len(self._locations)))
         if lacking:
             more = f" and {len(lacking) - 1} more" if lacking[1:] else ""
             raise PackError(
-                f"{len(lacking)} of {len(everything)} shards have not been read, or have changed since: "
+                f"{len(lacking)} of {len(found)} shards have not been read, or have changed since: "
                 f"{self._locations[lacking[0]]}{more}. Run the index commands again, which read what is missing"
             )
-        return [scan for scan in scans if scan is not None]
+        return scans
 
     def _name(self, number: int, state: FileState) -> str:
         return note_name(self._listed.rules, self._locations[number], state)
 
-    def _read(self, note: Location) -> Scan | None:
+    def _read(self, number: int, state: FileState) -> Scan | None:
+        note = self.folder / self._name(number, state)
         data = read(note, _MOST_NOTE_BYTES, self._objects)
         try:
             return Scan.parse(data)

@@ -148,17 +148,12 @@ def _require_header(piece: bytes, shard: Path) -> None:
 
 
 def _decompressed(file: IO[bytes], kind: str | None, shard: Path) -> Any:
-    match kind:
-        case "gzip":
-            return gzip.GzipFile(fileobj=file)
-        case "bzip2":
-            return bz2.BZ2File(file)
-        case "xz":
-            return lzma.LZMAFile(file)
-        case "zstd":
-            return _zstandard(shard).ZstdDecompressor().stream_reader(file, read_across_frames=True)
-        case _:
-            raise UsageError(f"{shard} is compressed with {kind}, which packtrain does not read: decompress it first")
+    if kind == "zstd":
+        return _zstandard(shard).ZstdDecompressor().stream_reader(file, read_across_frames=True)
+    openers: dict[str | None, Callable[[IO[bytes]], Any]] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
+    if kind not in openers:
+        raise UsageError(f"{shard} is compressed with {kind}, which packtrain does not read: decompress it first")
+    return openers[kind](file)
 
 
 def _zstandard(shard: Path) -> Any:
