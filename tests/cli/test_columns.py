@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from helpers.support import tree
 
-from packtrain import Columns, FieldColumn, PackOptions, open_dataset, pack
+from packtrain import Columns, FieldColumn, pack
 from packtrain._cli import columns
-from packtrain._core.manifest import Manifest
 
 from .conftest import Run
 
@@ -33,10 +32,6 @@ NONE: dict[str, Any] = {
 
 def named(**options: Any) -> Columns | None:
     return columns.columns_of(**{**NONE, **options})
-
-
-def test_no_option_means_no_columns() -> None:
-    assert named() is None
 
 
 def test_every_option_says_which_column_holds_which_field() -> None:
@@ -70,9 +65,7 @@ def test_every_option_says_which_column_holds_which_field() -> None:
             FieldColumn("sound", "bytes", "Clip", True),
         ),
     )
-
-
-def test_an_image_is_not_needed() -> None:
+    assert named() is None
     assert named(array=["spectrum"]) == Columns(fields=(FieldColumn("spectrum", "array", "spectrum", False),))
 
 
@@ -99,6 +92,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "only a label": (["--label", "y"], "add --image COL. For a list of `path label` lines, the option is --labels"),
     "two of one name": (["--text", "t", "--json-field", "t"], "two fields are called 't'"),
     "labels without a column": (["--image", "path", "--labels", "float"], "name it with `--label`"),
+    "a label and none": (["--image", "path", "--label", "class", "--labels", "none"], "but `--labels` is none"),
     "an unknown column": (["--image", "pth"], "train.csv has no column 'pth', but path, class; did you mean 'path'?"),
 }
 
@@ -123,17 +117,3 @@ def test_columns_pack_what_the_list_of_paths_and_labels_packs(run: Run, images: 
     found, plain = tree(tmp_path / "out"), tree(tmp_path / "plain")
     shards = [name for name in plain if name.endswith(".tar")]
     assert [found[name] for name in shards] == [plain[name] for name in shards]
-
-
-def test_names_in_a_column_make_classes(run: Run, images: Path, tmp_path: Path) -> None:
-    (tmp_path / "train.csv").write_text('path,class\n"image 0.jpg",dog\nimage 1.jpg,cat\n')
-    words = ("--root", images.parent, "--image", "path", "--label", "class")
-    assert run("pack", tmp_path / "train.csv", tmp_path / "out", *words).code == 0
-    opened = open_dataset(tmp_path / "out")
-    assert (opened.classes, opened.targets.tolist()) == (("cat", "dog"), [1, 0])
-
-
-def test_without_a_label_column_there_are_no_labels(images: Path, tmp_path: Path) -> None:
-    (tmp_path / "train.csv").write_text("path,class\nimage 0.jpg,dog\n")
-    pack(tmp_path / "train.csv", tmp_path / "out", PackOptions(root=images.parent, columns=Columns("path")))
-    assert Manifest.load(tmp_path / "out").labels.kind == "none"

@@ -24,17 +24,6 @@ def test_maps_of_classes_that_would_be_colours_are_pointed_out(run: Run, tmp_pat
     assert "\njson         json\n" in run("info", tmp_path / "out").out
 
 
-def test_times_and_places_are_brought_up_to_date_without_naming_shards(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    shard = write_tar(tmp_path / "a" / "a.tar", [("a.txt", b"x")])
-    run("index", shard, tmp_path / "out")
-    (tmp_path / "a").rename(tmp_path / "b")
-    os.utime(tmp_path / "b" / "a.tar", ns=(0, 0))
-    outcome = run("index", "--update", "--base", tmp_path / "b", tmp_path / "out")
-    assert "1 shard(s) read again, as their times had changed: their bytes have not" in outcome.out
-    assert run("verify", tmp_path / "out").code == 0
-
-
 def test_shards_may_lie_in_a_store(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     objects = installed(tmp_path / "store", monkeypatch)
     objects.path(f"{BUCKET}/a").mkdir(parents=True)
@@ -65,16 +54,13 @@ def test_a_dataset_is_called_as_it_was_typed(run: Run, tmp_path: Path, monkeypat
     ("words", "message"),
     [
         ("s/a.tar out", "s/a.tar is cut off"),
-        ("./s/ out", "./s/a.tar is cut off"),
         ("s/{{a,b}}.tar out", "s/b.tar cannot be read"),
-        ("s/a{{.tar,b}} out", "s/ab cannot be read"),
         ("s out", "s/a.tar is cut off"),
         ("{tmp_path}/s out", "{tmp_path}/s/a.tar is cut off"),
         ("s/../a out", "s/../a cannot be read"),
         ("@list out", "list cannot be read"),
         ("s/a.tar link", "link is not empty"),
         ("--update link", "link is no indexed dataset"),
-        ("--update .", ". is no indexed dataset"),
         ("--update --base s .", ". is no indexed dataset"),
         ("--unpack . s/a.tar out", "s/a.tar is cut off"),
     ],
@@ -111,6 +97,10 @@ def test_parts_are_indexed_and_merged(run: Run, tmp_path: Path) -> None:
     assert "12 samples in 3 shard(s)" in merged.out and "3 shard(s) read (3 by earlier runs) in " in merged.out
     assert run("merge", out, "--json").json["complete_before"] is True
     assert "complete: all 3 shards" in run("status", out).out
+    (tmp_path / "shards").rename(tmp_path / "moved")
+    os.utime(tmp_path / "moved" / "train-000000.tar", ns=(0, 0))
+    outcome = run("index", "--update", "--base", tmp_path / "moved", out)
+    assert "1 shard(s) read again, as their times had changed: their bytes have not" in outcome.out
 
 
 def test_shards_of_a_dataset_are_kept_until_nobody_needs_them(

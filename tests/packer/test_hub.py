@@ -13,12 +13,11 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from helpers.parquet import COUNT, images, written
-from helpers.support import require_module
+from helpers.parquet import images, written
+from helpers.support import require_module, tree
 
 from packtrain import open_dataset
 from packtrain._packer.hub import HubAddress
@@ -130,87 +129,62 @@ def pack(endpoint: str, home: Path, source: str, out: Path, **more: str) -> subp
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def files(out: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
-
-
 def test_a_pinned_commit_gives_the_same_bytes_on_any_machine_and_continues(hub: Hub, tmp_path: Path) -> None:
-    source = f"hf://datasets/{NAME}@{hub.commit}/data/train-*.parquet"
+    """Without a commit, the address of the one that is packed is told, and another one is another plan."""
+    name, first, second = f"hf://datasets/{NAME}/data/train-*.parquet", tmp_path / "first-out", tmp_path / "second-out"
+    pinned = name.replace(NAME, f"{NAME}@{hub.commit}")
     with running(hub) as endpoint:
-        for name in ("first", "second"):
-            done = pack(endpoint, tmp_path / name, source, tmp_path / f"{name}-out")
-            assert done.returncode == 0, done.stderr
+        done = pack(endpoint, tmp_path / "first", name, first)
+        assert done.returncode == 0 and f"name it: {pinned}" in done.stderr, done.stderr
+        hub.private = True
+        done = pack(endpoint, tmp_path / "second", pinned, second, HF_TOKEN=TOKEN)
+        assert (done.returncode, "name it" in done.stderr) == (0, False), done.stderr
         assert hub.downloads == ["data/train-00000-of-00001.parquet"] * 2
-        again = pack(endpoint, tmp_path / "first", source, tmp_path / "second-out")
-    assert "already complete" in again.stdout
-    assert len(hub.downloads) == 2
-    assert files(tmp_path / "first-out") == files(tmp_path / "second-out")
-    dataset = open_dataset(tmp_path / "first-out")
+        hub.private, hub.commit = False, "b" * 40
+        other = pack(endpoint, tmp_path / "first", name, first)
+        assert other.returncode == 1 and "another plan" in other.stderr, other.stderr
+        hub.commit, asked = "a" * 40, len(hub.downloads)
+        again = pack(endpoint, tmp_path / "first", pinned, second)
+    assert "already complete" in again.stdout and len(hub.downloads) == asked
+    assert tree(first) == tree(second)
+    dataset = open_dataset(first)
     assert [bytes(dataset.record(row)) for row in range(len(dataset))] == images()[:6]
 
 
-def test_another_commit_is_another_plan_and_the_address_of_this_one_is_told(hub: Hub, tmp_path: Path) -> None:
-    source = f"hf://datasets/{NAME}/data/train-*.parquet"
-    with running(hub) as endpoint:
-        first = pack(endpoint, tmp_path / "home", source, tmp_path / "out")
-        assert f"name it: hf://datasets/{NAME}@{hub.commit}/data/train-*.parquet" in first.stderr
-        hub.commit = "b" * 40
-        other = pack(endpoint, tmp_path / "home", source, tmp_path / "out")
-    assert (first.returncode, other.returncode) == (0, 1)
-
-
-def test_a_private_dataset_takes_a_token(hub: Hub, tmp_path: Path) -> None:
-    hub.private = True
-    source = f"hf://datasets/{NAME}/data/test-00000-of-00001.parquet"
-    with running(hub) as endpoint:
-        refused = pack(endpoint, tmp_path / "home", source, tmp_path / "out")
-        assert (refused.returncode, "HF_TOKEN" in refused.stderr) == (1, True), refused.stderr
-        done = pack(endpoint, tmp_path / "home", source, tmp_path / "out", HF_TOKEN=TOKEN)
-    assert done.returncode == 0, done.stderr
-    assert len(open_dataset(tmp_path / "out")) == COUNT - 6
-
-
 @pytest.mark.parametrize(
-    ("path", "expected"),
+    ("path", "error", "expected"),
     [
-        (f"{NAME}x", "dataset owner/fishx is not at http://127.0.0.1"),
-        (f"{NAME}@v9/data", "has no revision v9"),
-        (f"{NAME}/none/*.parquet", "has no folder none"),
-        (f"{NAME}/data/val-*.parquet", "names no Parquet file"),
-        (NAME, "several splits: test, train"),
-        ("../fish/data", "hf://datasets/../fish/data is not the address of a dataset"),
+        (f"{NAME}x", ListError, "dataset owner/fishx is not at http://127.0.0.1"),
+        ("private", ListError, "HF_TOKEN"),
+        (f"{NAME}@v9/data", ListError, "has no revision v9"),
+        (f"{NAME}/none/*.parquet", ListError, "has no folder none"),
+        (f"{NAME}/data/val-*.parquet", ListError, "names no Parquet file"),
+        (NAME, UsageError, "several splits: test, train"),
+        ("../fish/data", UsageError, "hf://datasets/../fish/data is not the address of a dataset"),
+        (
+            "commit ../../../../outside",
+            RemoteError,
+            "does not answer as it should: the commit of the dataset is not 40",
+        ),
+        ("commit main", RemoteError, "does not answer as it should: the commit of the dataset is not 40"),
+        ("gone", RemoteError, "cannot be reached"),
     ],
 )
-def test_what_is_not_there_is_named(hub: Hub, monkeypatch: pytest.MonkeyPatch, path: str, expected: str) -> None:
+def test_what_is_not_there_is_named(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, path: str, error: type[Exception], expected: str
+) -> None:
     from huggingface_hub import constants
 
-    address = HubAddress.of(f"hf://datasets/{path}")
+    hub.private, special = path == "private", path.partition(" ")[0] in ("private", "commit", "gone")
+    if path.startswith("commit"):
+        # It would become the name of a folder.
+        hub.commit = path.removeprefix("commit ")
+    address = HubAddress.of(f"hf://datasets/{NAME if special else path}")
     assert address is not None
     with running(hub) as endpoint:
-        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-        with pytest.raises((ListError, UsageError), match=re.escape(expected)):
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint if path != "gone" else "http://127.0.0.1:9")
+        with pytest.raises(error, match=re.escape(expected)):
             address.fetch()
-
-
-@pytest.mark.parametrize("commit", ["../../../../outside", "main", None])
-def test_a_commit_that_is_none_names_no_folder(hub: Hub, monkeypatch: pytest.MonkeyPatch, commit: Any) -> None:
-    from huggingface_hub import constants
-
-    hub.commit = commit
-    address = HubAddress.of(f"hf://datasets/{NAME}/data/train-*.parquet")
-    assert address is not None
-    with running(hub) as endpoint:
-        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-        with pytest.raises(RemoteError, match="does not answer as it should: the commit of the dataset is not 40"):
-            address.fetch()
-
-
-def test_a_hub_that_cannot_be_reached_is_named(hub: Hub, tmp_path: Path) -> None:
-    with running(hub) as endpoint:
-        pass
-    done = pack(endpoint, tmp_path / "home", f"hf://datasets/{NAME}/data/train-*.parquet", tmp_path / "out")
-    assert done.returncode == 1
-    assert f"{endpoint} cannot be reached" in done.stderr
 
 
 def test_addresses_have_revisions_and_paths() -> None:

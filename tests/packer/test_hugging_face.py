@@ -14,7 +14,7 @@ import pytest
 from helpers.parquet import COUNT, NAMES, images, written
 from helpers.support import packed, require_module, soon
 
-from packtrain import Columns, FieldColumn, PackOptions, StoreOptions, append, open_dataset, pack
+from packtrain import Columns, FieldColumn, PackOptions, StoreOptions, append, export, open_dataset, pack
 from packtrain._core.manifest import Manifest
 from packtrain.errors import ListError, PackError, UnreadableFile, UsageError
 from packtrain.reports import PackProgress
@@ -37,6 +37,12 @@ def stored(out: Path) -> list[tuple[bytes, int]]:
     return [(bytes(dataset.record(row)), int(dataset.label(row))) for row in range(len(dataset))]
 
 
+def reject(out: Path) -> dict[str, Any]:
+    """The only one."""
+    (found,) = map(json.loads, (out / "rejects.jsonl").read_text().splitlines())
+    return dict(found)
+
+
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_files_with_images_inside_become_samples_of_all_columns(tmp_path: Path, num_workers: int) -> None:
     source = written(tmp_path / "hub", files=3)
@@ -52,18 +58,41 @@ def test_files_with_images_inside_become_samples_of_all_columns(tmp_path: Path, 
         )
 
 
-def test_columns_can_be_chosen_where_nothing_is_described(tmp_path: Path) -> None:
-    source = written(tmp_path / "hub", files=1, described=False) / "part-0.parquet"
-    pack(source, tmp_path / "out", PackOptions(store=VERBATIM, columns=Columns("picture", "fish")))
-    assert stored(tmp_path / "out") == [(data, row % 3) for row, data in enumerate(images())]
-    assert open_dataset(tmp_path / "out").classes is None
+def test_columns_of_any_type_and_name_become_fields(tmp_path: Path) -> None:
+    """Parquet calls what is in a struct by a dot, too; and names that no field may have are mended."""
+    require_module("pyarrow")
+    import pyarrow as pa
+
+    rows = range(COUNT)
+    texts, structs = [f"n° {row}" for row in rows], [{"b": row} for row in rows]
+    ids, vectors = [list(range(row)) for row in rows], [[row / 7, float("nan")] for row in rows]
+    some: list[Any] = [None if row % 4 == 1 else f"n° {row}" for row in rows]
+    columns: dict[str, tuple[str, Any, list[Any]]] = {
+        "ids": ("ids", pa.array(ids, pa.list_(pa.int16())), [np.array(each, "i2") for each in ids]),
+        "vector": ("vector", pa.array(vectors, pa.list_(pa.float32())), [np.array(each, "f4") for each in vectors]),
+        "age": ("age", pa.array(rows, pa.uint8()), [np.array(row, "u1") for row in rows]),
+        "Alt-Text": ("alt_text", pa.array(texts).dictionary_encode(), texts),
+        "caption": ("caption", some, some),
+        "class": ("class_text", texts, texts),
+        "1x": ("text_1x", texts, texts),
+        "ROW": ("row_array", [[row] for row in rows], [np.array([row]) for row in rows]),
+        **{name: (name.replace(".", "_"), structs, structs) for name in ("a", "a.b.c", "picture.bytes")},
+        **{name: (name.replace(".", "_"), texts, texts) for name in ("a.b", "picture.c")},
+    }
+    given = {name: column for name, (_, column, _) in columns.items()}
+    source, warnings = written(tmp_path / "hub", taken=pa.array([0] * COUNT, pa.timestamp("us")), **given), list[str]()
+    pack(source, tmp_path / "out", PackOptions(store=VERBATIM), on_warning=warnings.append)
+    assert len(warnings) == 1 and "'taken' (timestamp[us])" in warnings[0]
+    dataset = open_dataset(tmp_path / "out", fields=tuple(field for field, _, _ in columns.values()))
+    for row in rows:
+        for field, _, values in columns.values():
+            found = getattr(dataset[row], field)
+            np.testing.assert_array_equal(found, values[row], strict=isinstance(found, np.ndarray))
+    assert [field.name for field in Manifest.load(tmp_path / "out").fields if field.optional] == ["caption"]
 
 
 def test_what_is_exported_is_packed_again(tmp_path: Path) -> None:
-    from packtrain import export
-
-    written(tmp_path / "hub")
-    pack(tmp_path / "hub", tmp_path / "out", PackOptions(store=VERBATIM))
+    pack(written(tmp_path / "hub"), tmp_path / "out", PackOptions(store=VERBATIM))
     export(tmp_path / "out", tmp_path / "again", to="parquet")
     pack(tmp_path / "again", tmp_path / "second", PackOptions(store=VERBATIM))
     assert stored(tmp_path / "second") == stored(tmp_path / "out")
@@ -72,16 +101,28 @@ def test_what_is_exported_is_packed_again(tmp_path: Path) -> None:
 
 def test_the_library_reads_the_same(tmp_path: Path) -> None:
     """Its images are stored as the files that they are, and its own object stays as it was."""
-    require_module("datasets")
-    import datasets
-
-    files = [str(path) for path in sorted(written(tmp_path / "hub").glob("*"))]
-    dataset = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=str(tmp_path / "cache"))
+    names = ("tench", "ray", "pike")
+    source = written(tmp_path / "hub", label=[names[row % 3] for row in range(COUNT)])
+    dataset = loaded(source, tmp_path)
     features = dataset.features
-    pack(dataset, tmp_path / "out", PackOptions(store=VERBATIM, seed=None))
+    for number, given in enumerate((source, dataset)):
+        out, texts = tmp_path / f"out{number}", tmp_path / f"texts{number}"
+        pack(given, out, PackOptions(store=VERBATIM, seed=None))
+        assert stored(out) == [(data, row % 3) for row, data in enumerate(images())]
+        assert open_dataset(out).classes == NAMES
+        # Texts are names of classes, in sorted order.
+        pack(given, texts, PackOptions(store=VERBATIM, columns=Columns("picture", "label"), seed=None))
+        assert open_dataset(texts).classes == ("pike", "ray", "tench")
+        assert stored(texts) == [(data, (2, 1, 0)[row % 3]) for row, data in enumerate(images())]
+        # Where names are given, labels go by these.
+        classes = ("Zoë", "pike", "tench", "goldfish")
+        pack(given, tmp_path / f"given{number}", PackOptions(store=VERBATIM, classes=classes))
+        assert [label for _, label in stored(tmp_path / f"given{number}")] == [
+            (2, 3, 0)[row % 3] for row in range(COUNT)
+        ]
+        with pytest.raises(PackError, match=r"class 'goldfish' is not among the 2 class names"):
+            pack(given, tmp_path / f"fewer{number}", PackOptions(classes=("Zoë", "tench")))
     assert dataset.features == features
-    assert stored(tmp_path / "out") == [(data, row % 3) for row, data in enumerate(images())]
-    assert open_dataset(tmp_path / "out").classes == NAMES
 
 
 def test_a_row_without_an_image_is_refused(tmp_path: Path) -> None:
@@ -92,7 +133,7 @@ def test_a_row_without_an_image_is_refused(tmp_path: Path) -> None:
     source = written(tmp_path / "hub", picture=column)
     report = pack(source, tmp_path / "out", PackOptions(store=VERBATIM), max_rejects="1")
     assert (report.records, report.rejects) == (COUNT - 1, 1)
-    assert json.loads((tmp_path / "out" / "rejects.jsonl").read_text())["line"] == 0
+    assert reject(tmp_path / "out")["line"] == 0
 
 
 def test_a_struct_without_bytes_names_a_file(tmp_path: Path) -> None:
@@ -107,8 +148,8 @@ def test_a_struct_without_bytes_names_a_file(tmp_path: Path) -> None:
     (source / "7.img").unlink()
     pack(source, tmp_path / "out", PackOptions(store=VERBATIM), max_rejects="1")
     assert [data for data, _ in stored(tmp_path / "out")] == images()[:7] + images()[8:]
-    reject = json.loads((tmp_path / "out" / "rejects.jsonl").read_text())
-    assert reject == {
+    found = reject(tmp_path / "out")
+    assert found == {
         "line": 7,
         "path": "part-1.parquet:1",
         "reason": "column 'picture': 7.img: No such file or directory",
@@ -128,20 +169,9 @@ def test_a_struct_names_no_file_outside_of_its_folder(tmp_path: Path, name: str)
     (source / "link.img").symlink_to(tmp_path / "outside.img")
     report = pack(source, tmp_path / "out", PackOptions(store=VERBATIM), max_rejects="1")
     assert report.rejects == 1
-    reject = json.loads((tmp_path / "out" / "rejects.jsonl").read_text())
-    assert reject["line"] == 4
-    assert ("null" if "\0" in name else "out of the folder of the Parquet file") in reject["reason"]
-
-
-def test_a_missing_value_is_missing_and_fields_without_one_are_not_optional(tmp_path: Path) -> None:
-    captions = [None if row % 4 == 1 else f"n° {row}" for row in range(COUNT)]
-    out = tmp_path / "out"
-    ids: list[list[int]] = [[]] * COUNT
-    pack(written(tmp_path / "hub", caption=captions, ids=ids), out, PackOptions(store=VERBATIM))
-    dataset = open_dataset(out, fields=("caption", "ids"))
-    assert [dataset[row].caption for row in range(COUNT)] == captions
-    optional = [field.name for field in Manifest.load(out).fields if field.optional]
-    assert optional == ["caption"]
+    found = reject(tmp_path / "out")
+    assert found["line"] == 4
+    assert ("null" if "\0" in name else "out of the folder of the Parquet file") in found["reason"]
 
 
 def as_bytes(folder: Path, column: str, feature: str | None) -> Path:
@@ -168,11 +198,6 @@ def test_bytes_are_images_where_something_says_so(
     assert stored(tmp_path / "out") == [(data, row % 3) for row, data in enumerate(images())]
 
 
-def test_bytes_that_nothing_calls_an_image_are_not_taken_for_one(tmp_path: Path) -> None:
-    with pytest.raises((ListError, UsageError)):
-        pack(as_bytes(tmp_path / "hub", "x", None) / "train.parquet", tmp_path / "out", PackOptions(store=VERBATIM))
-
-
 def test_files_are_found_below_a_folder_by_a_pattern_and_by_a_list(tmp_path: Path) -> None:
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub" / ".cache").mkdir()
@@ -197,57 +222,8 @@ def test_files_are_found_below_a_folder_by_a_pattern_and_by_a_list(tmp_path: Pat
 def test_a_row_without_a_label_says_so(tmp_path: Path) -> None:
     fish = [-1 if row == 3 else row % 3 for row in range(COUNT)]
     pack(written(tmp_path / "hub", fish=fish), tmp_path / "out", PackOptions(store=VERBATIM), max_rejects="1")
-    reject = json.loads((tmp_path / "out" / "rejects.jsonl").read_text())
-    assert reject["line"] == 3 and reject["reason"].startswith("column 'fish' is -1, by which `datasets` says")
-    with pytest.raises(ListError, match="--image picture"):
-        pack(written(tmp_path / "test", fish=[-1] * COUNT), tmp_path / "none")
-
-
-@pytest.mark.parametrize("library", [False, True])
-def test_labels_that_are_texts_are_names_of_classes(tmp_path: Path, library: bool) -> None:
-    names = ["tench", "ray", "pike"]
-    source: Any = written(tmp_path / "hub", described=False, label=[names[row % 3] for row in range(COUNT)])
-    if library:
-        source = loaded(source, tmp_path)
-    pack(source, tmp_path / "out", PackOptions(store=VERBATIM, columns=Columns("picture", "label"), seed=None))
-    assert open_dataset(tmp_path / "out").classes == ("pike", "ray", "tench")
-    assert stored(tmp_path / "out") == [(data, (2, 1, 0)[row % 3]) for row, data in enumerate(images())]
-
-
-def test_damaged_files_and_other_columns_are_named(tmp_path: Path) -> None:
-    source = written(tmp_path / "hub")
-    whole = (source / "part-1.parquet").read_bytes()
-    (source / "part-1.parquet").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ListError, match=r"part-1\.parquet"):
-        pack(source, tmp_path / "out")
-    other = written(tmp_path / "other", files=1, extra=list(range(COUNT))) / "part-0.parquet"
-    (source / "part-1.parquet").write_bytes(other.read_bytes())
-    with pytest.raises(ListError, match=r"part-1\.parquet has other columns"):
-        pack(source, tmp_path / "out")
-
-
-def test_files_whose_labels_mean_other_classes_are_not_mixed(tmp_path: Path) -> None:
-    source = written(tmp_path / "hub", files=1)
-    other = written(tmp_path / "other", files=1, names=("goldfish", "tench", "Zoë"))
-    shutil.copy(other / "part-0.parquet", source / "part-1.parquet")
-    with pytest.raises(
-        ListError, match=r"part-1\.parquet has other class names than .*part-0\.parquet in column 'fish'"
-    ):
-        pack(source, tmp_path / "out")
-
-
-@pytest.mark.parametrize("library", [False, True])
-def test_labels_go_by_the_names_of_their_classes_where_names_are_given(tmp_path: Path, library: bool) -> None:
-    source: Any = written(tmp_path / "hub")
-    if library:
-        source = loaded(source, tmp_path)
-    names = ("Zoë", "pike", "tench", "goldfish")
-    pack(source, tmp_path / "out", PackOptions(classes=names))
-    dataset = open_dataset(tmp_path / "out")
-    assert dataset.classes == names
-    assert [names[int(dataset.label(row))] for row in range(COUNT)] == [NAMES[row % 3] for row in range(COUNT)]
-    with pytest.raises(PackError, match=r"class 'goldfish' is not among the 2 class names"):
-        pack(source, tmp_path / "fewer", PackOptions(classes=("Zoë", "tench")))
+    found = reject(tmp_path / "out")
+    assert found["line"] == 3 and found["reason"].startswith("column 'fish' is -1, by which `datasets` says")
 
 
 def test_what_is_appended_goes_by_the_names_of_classes(tmp_path: Path) -> None:
@@ -260,72 +236,62 @@ def test_what_is_appended_goes_by_the_names_of_classes(tmp_path: Path) -> None:
     ]
 
 
-def test_files_whose_columns_have_other_types_are_not_mixed(tmp_path: Path) -> None:
-    source = written(tmp_path / "hub", files=1)
-    other = written(tmp_path / "other", files=1, caption=list(range(COUNT)))
-    shutil.copy(other / "part-0.parquet", source / "part-1.parquet")
-    with pytest.raises(ListError, match=r"part-1\.parquet has other columns than .*: 'caption'"):
-        pack(source, tmp_path / "out")
-
-
-@pytest.mark.parametrize("names", [("train-00000-of-00001", "test-00000-of-00001"), ("train", "validation")])
-def test_splits_in_one_folder_are_packed_by_a_pattern_alone(tmp_path: Path, names: tuple[str, str]) -> None:
-    """As the Hub has them: all splits lie in a folder, which is no dataset to train on."""
-    source = written(tmp_path / "hub")
-    for number, name in enumerate(names):
-        (source / f"part-{number}.parquet").rename(source / f"{name}.parquet")
-    with pytest.raises(UsageError, match=r"several splits: (test, train|train, validation)\. .*\*\.parquet'"):
-        pack(source, tmp_path / "out")
-    pack(source / "train*.parquet", tmp_path / "out", PackOptions(store=VERBATIM))
-    assert [data for data, _ in stored(tmp_path / "out")] == images()[:6]
-
-
 def test_pieces_of_one_split_are_one_dataset(tmp_path: Path) -> None:
     source = written(tmp_path / "hub")
     for number in range(2):
         (source / f"part-{number}.parquet").rename(source / f"train-0000{number}-of-00002.parquet")
     pack(source, tmp_path / "out", PackOptions(store=VERBATIM))
     assert [data for data, _ in stored(tmp_path / "out")] == images()
+    pack(source / "train-00000*.parquet", tmp_path / "some", PackOptions(store=VERBATIM))
+    assert [data for data, _ in stored(tmp_path / "some")] == images()[:6]
 
 
-def test_numbers_keep_their_types_and_lists_may_be_empty(tmp_path: Path) -> None:
+def test_what_is_no_dataset_is_refused_with_the_reason(tmp_path: Path) -> None:
     import pyarrow as pa
+    from pyarrow import parquet
 
-    ids = [list(range(row)) for row in range(COUNT)]
-    vectors = [[row / 7, float("nan")] for row in range(COUNT)]
-    source = written(
-        tmp_path / "hub",
-        ids=pa.array(ids, pa.list_(pa.int16())),
-        vector=pa.array(vectors, pa.list_(pa.float32())),
-        age=pa.array(range(COUNT), pa.uint8()),
-    )
-    pack(source, tmp_path / "out", PackOptions(store=VERBATIM))
-    dataset = open_dataset(tmp_path / "out", fields=("ids", "vector", "age"))
-    for row in range(COUNT):
-        found = dataset[row]
-        assert (found.ids.dtype, found.vector.dtype, found.age.dtype) == (np.int16, np.float32, np.uint8)
-        assert (found.ids.tolist(), found.age) == (ids[row], row)
-        np.testing.assert_array_equal(found.vector, np.array(vectors[row], np.float32))
+    def beside(**other: Any) -> Path:
+        """A folder with a sound file, and one of other columns or classes."""
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        source = written(folder, files=1)
+        shutil.copy(written(folder / "other", files=1, **other) / "part-0.parquet", source / "part-1.parquet")
+        shutil.rmtree(folder / "other")
+        return source
 
-
-def test_what_cannot_be_stored_is_named_and_the_rest_is_packed(tmp_path: Path) -> None:
-    import pyarrow as pa
-
-    source = written(
-        tmp_path / "hub",
-        taken=pa.array([0] * COUNT, pa.timestamp("us")),
-        **{"Alt-Text": pa.array(["é"] * COUNT).dictionary_encode()},
-    )
-    warnings: list[str] = []
-    pack(source, tmp_path / "out", PackOptions(store=VERBATIM), on_warning=warnings.append)
-    assert len(warnings) == 1 and "'taken' (timestamp[us])" in warnings[0]
-    dataset = open_dataset(tmp_path / "out", fields=("alt_text",))
-    assert [dataset[row].alt_text for row in range(COUNT)] == ["é"] * COUNT
-
-
-def test_another_order_is_refused_with_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"`seed` 7: rows of Parquet files .* keep their order"):
-        pack(written(tmp_path / "hub"), tmp_path / "out", PackOptions(seed=7))
+    hub, cut, fifo, split = written(tmp_path / "hub"), beside(), beside(), beside()
+    os.truncate(cut / "part-1.parquet", 2000)
+    os.mkfifo(fifo / "part-2.parquet")
+    for number, name in enumerate(("train-00000-of-00001", "test-00000-of-00001")):
+        (split / f"part-{number}.parquet").rename(split / f"{name}.parquet")
+    parquet.write_table(pa.Table.from_arrays([pa.array(images())] * 2, names=["jpg", "jpg"]), tmp_path / "2.parquet")
+    ray = written(tmp_path / "ray", names=("ray", "ray", "pike"))
+    plain = as_bytes(tmp_path / "plain", "x", None) / "train.parquet"
+    numbers, none = list(range(COUNT)), r"part-0\.parquet has no column '(none|fisch|kaption)', but picture, fish"
+    for number, (source, options, error, why) in enumerate(
+        (
+            (cut, {}, ListError, r"part-1\.parquet"),
+            (beside(extra=numbers), {}, ListError, r"part-1\.parquet has other columns"),
+            (beside(caption=numbers), {}, ListError, r"part-1\.parquet has other columns than .*: 'caption'"),
+            (
+                beside(names=NAMES[::-1]),
+                {},
+                ListError,
+                "has other class names than .* in column 'fish'",
+            ),
+            (split, {}, UsageError, r"several splits: test, train\. .*\*\.parquet'"),
+            (plain, {}, UsageError, "say which columns of .* --image x --label label"),
+            (written(tmp_path / "unlabelled", fish=[-1] * COUNT), {}, ListError, "--image picture"),
+            (hub, {"seed": 7}, UsageError, r"`seed` 7: rows of Parquet files .* keep their order"),
+            (fifo, {}, OSError, "it is a FIFO"),
+            (tmp_path / "2.parquet", {}, ListError, r"2\.parquet has more than one column 'jpg': give each a name"),
+            (ray, {}, UsageError, "2 classes are called 'ray': give each a name of its own in `classes`"),
+            (hub, {"columns": Columns("none")}, UsageError, none),
+            (hub, {"columns": Columns("picture", "fisch")}, UsageError, none),
+            (hub, {"columns": Columns("picture", None, (CAPTION,))}, UsageError, none),
+        )
+    ):
+        with soon(), pytest.raises(error, match=why):
+            pack(source, tmp_path / f"out{number}", PackOptions(**options))
 
 
 def test_images_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,49 +329,6 @@ def test_a_description_that_nobody_can_read_describes_nothing(tmp_path: Path, ab
     assert stored(tmp_path / "out") == [(data, row % 3) for row, data in enumerate(images())]
 
 
-@pytest.mark.parametrize("names", [("a", "a.b"), ("picture.bytes", "picture.c"), ("a.b.c", "a.b")])
-def test_a_dot_in_the_name_of_a_column_is_a_letter_like_any_other(tmp_path: Path, names: tuple[str, ...]) -> None:
-    """Parquet calls what is in a struct by a dot, too."""
-    values: list[Any] = [[{"b": row} for row in range(COUNT)], [f"n° {row}" for row in range(COUNT)]]
-    pack(
-        written(tmp_path / "hub", **dict(zip(names, values, strict=True))),
-        tmp_path / "out",
-        PackOptions(store=VERBATIM),
-    )
-    fields = tuple(name.replace(".", "_") for name in names)
-    dataset = open_dataset(tmp_path / "out", fields=fields)
-    assert [tuple(dataset[row]) for row in range(COUNT)] == list(zip(*values, strict=True))
-
-
-def test_columns_whose_names_no_field_may_have_are_packed_under_others(tmp_path: Path) -> None:
-    texts = [f"n° {row}" for row in range(COUNT)]
-    more: dict[str, Any] = {"class": texts, "1x": texts, "ROW": [[row] for row in range(COUNT)]}
-    source = written(tmp_path / "hub", **more)
-    pack(source, tmp_path / "out", PackOptions(store=VERBATIM))
-    dataset = open_dataset(tmp_path / "out", fields=("class_text", "text_1x", "row_array"))
-    assert [(one, other, int(row[0])) for one, other, row in map(dataset.__getitem__, range(COUNT))] == [
-        (text, text, row) for row, text in enumerate(texts)
-    ]
-
-
-@pytest.mark.parametrize("asked", [Columns("none"), Columns("picture", "fisch"), Columns("picture", None, (CAPTION,))])
-def test_a_column_that_there_is_not_is_named(tmp_path: Path, asked: Columns) -> None:
-    with pytest.raises(UsageError, match=r"part-0\.parquet has no column '(none|fisch|kaption)', but picture, fish"):
-        pack(written(tmp_path / "hub"), tmp_path / "out", PackOptions(columns=asked))
-
-
-def test_columns_and_classes_that_are_not_told_apart_are_refused(tmp_path: Path) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    twice = pa.Table.from_arrays([pa.array(images())] * 2, names=["jpg", "jpg"])
-    parquet.write_table(twice, tmp_path / "twice.parquet")
-    with pytest.raises(ListError, match=r"twice\.parquet has more than one column 'jpg': give each a name of its own"):
-        pack(tmp_path / "twice.parquet", tmp_path / "out")
-    with pytest.raises(UsageError, match="2 classes are called 'ray': give each a name of its own in `classes`"):
-        pack(written(tmp_path / "hub", names=("ray", "ray", "pike")), tmp_path / "out")
-
-
 @pytest.mark.parametrize("kind", ["bytes", "array"])
 def test_a_text_names_no_file_outside_of_its_folder_either(tmp_path: Path, kind: str) -> None:
     """A column of values may turn out to hold paths."""
@@ -434,8 +357,8 @@ def test_a_text_that_is_not_utf_8_makes_its_row_a_reject(tmp_path: Path) -> None
         options = PackOptions(store=VERBATIM, columns=columns)
         report = pack(source, tmp_path / f"out{number}", options, max_rejects=1)
         assert (report.records, report.rejects) == (COUNT - 1, 1)
-        reject = json.loads((tmp_path / f"out{number}" / "rejects.jsonl").read_text())
-        assert reject["line"] == 1 and reject["reason"].startswith("column 'words': 'utf-8' codec can't decode")
+        found = reject(tmp_path / f"out{number}")
+        assert found["line"] == 1 and found["reason"].startswith("column 'words': 'utf-8' codec can't decode")
     assert open_dataset(tmp_path / "out1").classes == ("pike", "ray")
 
 
@@ -459,13 +382,6 @@ def test_a_footer_that_contradicts_the_file_is_an_error_and_no_reject(tmp_path: 
         UnreadableFile, match=r"part-0\.parquet cannot be read: group 0 has 3 rows, and its description says 4"
     ):
         pack(path, tmp_path / "out", PackOptions(store=VERBATIM), max_rejects="100%")
-
-
-def test_what_is_not_a_file_is_refused_at_once(tmp_path: Path) -> None:
-    source = written(tmp_path / "hub")
-    os.mkfifo(source / "part-2.parquet")
-    with soon(), pytest.raises(OSError, match="it is a FIFO"):
-        pack(source, tmp_path / "out")
 
 
 def test_a_file_that_changes_meanwhile_is_an_error_and_no_mixture(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -131,76 +130,58 @@ def test_no_copy_links_to_what_is_not_on_this_machine(
     assert 0 < stage(tmp_path / "local", options).local_shards < 3
 
 
-def test_damage_is_found_wherever_the_index_lies(objects: FolderObjects, shards: list[Path], tmp_path: Path) -> None:
-    for out in (str(tmp_path / "here"), f"{SETS}/out"):
-        index_shards(f"{SETS}/shards", out)
-    flip(shards[1], 600)
-    shards[2].unlink()
-    found = [verify(out).problems for out in (tmp_path / "here", f"{SETS}/out")]
-    assert found[0] == found[1]
-    assert {problem.file for problem in found[0]} == {shards[1].name, shards[2].name}
-    # With a damaged index, each shard is compared as a whole.
-    (tmp_path / "here" / "index" / "offset.npy").write_bytes(b"")
-    whole = {problem.file for problem in verify(tmp_path / "here").problems}
-    assert {shards[1].name, shards[2].name} < whole and shards[0].name not in whole
-
-
-def test_shards_are_read_where_they_are_so_a_plain_opening_says_how(
-    objects: FolderObjects, shards: list[Path], tmp_path: Path
-) -> None:
-    index_shards(f"{SETS}/shards", tmp_path / "out")
-    with pytest.raises(UsageError, match=rf"has its shards in {SETS}/shards: .* stage="):
-        open_dataset(tmp_path / "out")
-
-
-def test_lists_folders_and_single_objects(objects: FolderObjects, shards: list[Path], tmp_path: Path) -> None:
-    folder = f"{SETS}/shards"
+def test_lists_and_folders(objects: FolderObjects, shards: list[Path], tmp_path: Path) -> None:
+    folder, names = f"{SETS}/shards", ["train-000001.tar", "train-000002.tar", "train-000000.tar"]
     Path(objects.path(folder), "list.txt").write_text(f"train-{{000001..000002}}.tar\n\n{folder}/{shards[0].name}\n")
-    (tmp_path / "list.txt").write_text(
-        f"{folder}/train-000001.tar\n{folder}/train-000002.tar\n{folder}/train-000000.tar"
-    )
-    lists: tuple[str | Path, ...] = (f"@{folder}/list.txt", f"@{tmp_path}/list.txt", Path(f"@{folder}/list.txt"))
-    for number, source in enumerate(lists):
-        index_shards(source, tmp_path / str(number))
-        found = [shard.name for shard in Manifest.load(tmp_path / str(number)).shards]
-        assert found == ["train-000001.tar", "train-000002.tar", "train-000000.tar"]
-    with pytest.raises(PackError, match="is there twice"):
-        index_shards([folder, f"{folder}/train-000000.tar"], tmp_path / "out")
-    with pytest.raises(PackError, match=rf"^{SETS}/none.tar is not there"):
-        index_shards(f"{SETS}/none.tar", tmp_path / "out")
-    with pytest.raises(PackError, match=r"2 of 3 shards cannot be indexed:(\n.* is not there.*){2}"):
-        index_shards([f"{folder}/{shards[0].name}", f"{folder}/a{{1,2}}.tar"], tmp_path / "out")
-    (objects.path(SETS) / "empty" / "readme.txt").parent.mkdir()
-    (objects.path(SETS) / "empty" / "readme.txt").touch()
-    with pytest.raises(PackError, match="holds nothing that is called"):
-        index_shards(f"{SETS}/empty", tmp_path / "out")
+    (tmp_path / "list.txt").write_text("".join(f"{folder}/{name}\n" for name in names))
+    for source in (f"@{folder}/list.txt", f"@{tmp_path}/list.txt", Path(f"@{folder}/list.txt")):
+        out = tmp_path / str(len(list(tmp_path.iterdir())))
+        index_shards(source, out)
+        assert [shard.name for shard in Manifest.load(out).shards] == names
+    with pytest.raises(UsageError, match=rf"has its shards in {folder}: .* stage="):
+        open_dataset(out)
 
 
-def test_shards_and_index_have_to_be_found_from_one_place(
-    objects: FolderObjects, shards: list[Path], tmp_path: Path
+@pytest.mark.parametrize(
+    ("given", "out", "error", "why"),
+    [
+        (["shards", "shards/train-000000.tar"], "here", PackError, "is there twice"),
+        (["none.tar"], "here", PackError, rf"^{SETS}/none.tar is not there"),
+        (
+            ["shards/train-000000.tar", "a{1,2}.tar"],
+            "here",
+            PackError,
+            "2 of 3 shards cannot.*(\n.* is not there.*){2}",
+        ),
+        (["empty"], "here", PackError, "holds nothing that is called"),
+        (["cut.tar"], "here", PackError, rf"^{SETS}/cut.tar is cut off"),
+        (["shards/train-000000.tar", "{local}"], "here", UsageError, "on this machine and"),
+        (["shards/train-000000.tar", "s3://other/train-000001.tar"], "here", UsageError, "two buckets"),
+        (["{local}"], f"{SETS}/out", UsageError, "upload them first"),
+        (["shards"], "https://host/out", UsageError, "cannot be written to"),
+        ([], f"{SETS}/out", UsageError, "cannot be updated"),
+        (["shards"], SETS, OutputConflict, "is not empty"),
+        (["shards/train-000000.tar"], f"{SETS}/made", OutputConflict, "is not empty"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    objects: FolderObjects,
+    shards: list[Path],
+    tmp_path: Path,
+    given: list[str],
+    out: str,
+    error: type[Exception],
+    why: str,
 ) -> None:
-    address = f"{SETS}/shards/{shards[0].name}"
-    (objects.folder / "other").mkdir()
-    shutil.copy(shards[1], objects.folder / "other")
-    local = str(shards[1])
-    for sources, out, why in (
-        ([address, local], str(tmp_path / "out"), "on this machine and"),
-        ([address, f"s3://other/{shards[1].name}"], str(tmp_path / "out"), "two buckets"),
-        ([local], f"{SETS}/out", "upload them first"),
-        ([address], "https://host/out", "cannot be written to"),
-    ):
-        with pytest.raises(UsageError, match=why):
-            index_shards(sources, out)
-    with pytest.raises(UsageError, match="cannot be updated"):
-        index_shards((), f"{SETS}/out", update=True)
-
-
-def test_what_lies_at_an_address_is_left_alone(objects: FolderObjects, shards: list[Path]) -> None:
-    index_shards(f"{SETS}/shards", f"{SETS}/out")
-    with pytest.raises(OutputConflict, match="is not empty"):
-        index_shards(f"{SETS}/shards", SETS)
-    with pytest.raises(OutputConflict, match="is not empty"):
-        index_shards(f"{SETS}/shards/train-000000.tar", f"{SETS}/out")
+    for path in (f"{SETS}/empty/readme.txt", "s3://other/train-000001.tar", f"{SETS}/cut.tar"):
+        objects.path(path).parent.mkdir(exist_ok=True)
+        objects.path(path).write_bytes(shards[1].read_bytes()[: 3000 if "cut" in path else None])
+    if "made" in out:
+        index_shards(f"{SETS}/shards", out)
+    sources = [each if "://" in each else str(shards[1]) if each == "{local}" else f"{SETS}/{each}" for each in given]
+    with pytest.raises(error, match=why):
+        index_shards(sources, tmp_path / out if out == "here" else out, update=not given)
+    assert not (tmp_path / "here" / "manifest.json").exists()
 
 
 def test_the_same_index_again_is_complete_unless_a_shard_has_changed(
@@ -215,7 +196,7 @@ def test_the_same_index_again_is_complete_unless_a_shard_has_changed(
         index_shards(f"{SETS}/shards", f"{SETS}/out")
 
 
-@pytest.mark.parametrize("stopped", range(1, 24, 3))
+@pytest.mark.parametrize("stopped", range(1, 24, 5))
 def test_an_upload_that_is_stopped_never_looks_complete_and_is_done_again(
     objects: FolderObjects, shards: list[Path], tmp_path: Path, stopped: int
 ) -> None:
@@ -261,12 +242,6 @@ def test_a_shard_that_changes_while_it_is_read_is_an_error(
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def test_a_shard_that_is_cut_off(objects: FolderObjects, shards: list[Path], tmp_path: Path) -> None:
-    os.truncate(shards[1], 3000)
-    with pytest.raises(PackError, match=rf"^{SETS}/shards/{shards[1].name} is cut off"):
-        index_shards(f"{SETS}/shards", tmp_path / "out")
-
-
 def test_updates(objects: FolderObjects, shards: list[Path], tmp_path: Path) -> None:
     out, folder = tmp_path / "out", f"{SETS}/shards"
     index_shards(f"{folder}/train-{{000000..000001}}.tar", out)
@@ -282,10 +257,6 @@ def test_updates(objects: FolderObjects, shards: list[Path], tmp_path: Path) -> 
         index_shards((), out, update=True)
     index_shards((), out, update=True, base=f"{BUCKET}/moved")
     assert verify(out).problems == ()
-    # To a disk and back.
-    index_shards((), out, update=True, base=objects.path(f"{BUCKET}/moved"))
-    assert len(Indexed(out).samples()) == 12
-    index_shards((), out, update=True, base=f"{BUCKET}/moved")
     assert json.loads((out / "manifest.json").read_text())["base"] == f"{BUCKET}/moved"
     flip(objects.path(f"{BUCKET}/moved/{shards[0].name}"), 600)
     with pytest.raises(PackError, match="has changed since it was indexed"):
@@ -293,10 +264,7 @@ def test_updates(objects: FolderObjects, shards: list[Path], tmp_path: Path) -> 
 
 
 @pytest.mark.complete
-@pytest.mark.parametrize(
-    "name",
-    ["moto", *(pytest.param(name, marks=pytest.mark.complete) for name in ("nginx", "azurite", "fake_gcs", "xml_gcs"))],
-)
+@pytest.mark.parametrize("name", ["moto", "nginx", "azurite", "fake_gcs", "xml_gcs"])
 def test_a_real_store(started_server: Started, tmp_path: Path, name: str) -> None:
     shards, server = write_shards(tmp_path / "shards", 2), started_server(name)
     with server.in_environment():

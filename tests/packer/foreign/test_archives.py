@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import io
-import lzma
 import os
 import tarfile
 from pathlib import Path
 
 import pytest
 from fuzz.archives import Guarded, by_tarfile, pax_record, with_checksum
-from helpers.shards import write_tar
 from helpers.support import output_of, tool
 
-from packtrain._packer.foreign.headers import BLOCK, BadArchive, compression, members
+from packtrain._packer.foreign.headers import BLOCK, BadArchive, members
 from packtrain._packer.foreign.scan import split_name
 
 FORMATS = ["v7", "oldgnu", "gnu", "ustar", "pax"]
@@ -68,14 +64,6 @@ def test_gnu_tar_of_a_folder(tmp_path: Path, format: str) -> None:
     assert {name.decode(): data[offset : offset + size] for name, offset, size in found_in(data)} == {
         f"./{path.relative_to(folder)}": path.read_bytes() for path in folder.rglob("*") if path.is_file()
     }
-
-
-@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_archives_of_tarfile(tmp_path: Path, format: int) -> None:
-    names = [name for kind, name in NAMES.items() if kind != "long" or format != tarfile.USTAR_FORMAT]
-    data = write_tar(tmp_path / "a.tar", [(name, name.encode() * 50) for name in names], format).read_bytes()
-    assert found_in(data) == by_tarfile(data)
-    assert [name.decode() for name, _, _ in found_in(data)] == names
 
 
 def test_a_size_of_more_than_8_gib_is_read_from_base_256_and_from_pax() -> None:
@@ -142,14 +130,6 @@ def test_what_is_not_certain_is_refused(data: bytes, why: str, offset: int) -> N
         found_in(data)
     assert why in caught.value.why
     assert caught.value.offset == offset
-
-
-@pytest.mark.parametrize("name", ["gzip", "bzip2", "xz"])
-def test_compression_is_seen_from_the_first_bytes(name: str) -> None:
-    data = archive(header(b"a.jpg", 0))
-    packed = {"gzip": gzip.compress(data), "bzip2": bz2.compress(data), "xz": lzma.compress(data)}
-    assert compression(packed[name]) == name
-    assert compression(data) is None
 
 
 @pytest.mark.parametrize(

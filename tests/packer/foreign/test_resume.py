@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,28 +86,9 @@ def test_killed_anywhere_and_run_again_gives_the_same_bytes(
         assert os.listdir(folder) == ["out"]
 
 
-def test_parts_in_processes_give_the_same_bytes_as_one_run(shards: list[Path], tmp_path: Path) -> None:
+def test_a_merge_names_what_is_missing_and_gives_the_bytes_of_one_run(shards: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
     expected = fresh(shards, out)
-    code = "import json, sys; args = json.loads(sys.argv[1])\n" + INDEX
-    import json
-
-    processes = [
-        subprocess.Popen([sys.executable, "-c", code, json.dumps(arguments(shards, out, part=f"{number}/2"))])
-        for number in (1, 2)
-    ]
-    assert [process.wait() for process in processes] == [0, 0]
-    status = pack_status(out)
-    assert (status.complete, status.done, status.missing) == (False, 4, ())
-    report = merge(out)
-    assert tree(out) == expected
-    assert merge(out).complete_before and not report.complete_before
-    assert index_shards(shards, out, part="1/2").complete_before
-    assert pack_status(out).complete
-
-
-def test_a_merge_names_what_is_missing(shards: list[Path], tmp_path: Path) -> None:
-    out = tmp_path / "out"
     report = index_shards(shards, out, part="2/3")
     assert (report.shards, report.indexed, report.records, report.missing) == (1, 1, 4, 3)
     status = pack_status(out)
@@ -118,7 +97,11 @@ def test_a_merge_names_what_is_missing(shards: list[Path], tmp_path: Path) -> No
         merge(out)
     # Parts of another number cover the rest.
     index_shards(shards, out, part="1/2")
-    assert index_shards(shards, out).resumed == 3
+    assert index_shards(shards, out, part="2/2").resumed == 1
+    assert not pack_status(out).complete and not merge(out).complete_before
+    assert pack_status(out).complete and merge(out).complete_before
+    assert tree(out) == expected
+    assert index_shards(shards, out, part="1/2").complete_before
 
 
 def test_all_parts_have_one_list_and_a_run_without_parts_replaces_it(shards: list[Path], tmp_path: Path) -> None:
@@ -209,14 +192,6 @@ def test_a_shard_that_changes_before_the_merge_is_refused_by_name(tmp_path: Path
         merge(out)
 
 
-def test_more_rejects_can_be_allowed_without_reading_again(tmp_path: Path) -> None:
-    shard = write_tar(tmp_path / "a.tar", [("1.jpg", jpeg()), ("2.jpg", b"x")])
-    with pytest.raises(TooManyRejects):
-        index_shards(shard, tmp_path / "out", max_rejects=0)
-    report = index_shards(shard, tmp_path / "out", max_rejects=1)
-    assert (report.resumed, report.rejects) == (1, 1)
-
-
 @pytest.fixture(scope="module")
 def with_notes(shards: list[Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes]]:
     out = tmp_path_factory.mktemp("notes") / "out"
@@ -254,9 +229,12 @@ def test_a_run_that_is_alone_excludes_parts(shards: list[Path], tmp_path: Path) 
     index_shards(shards, out, on_progress=another)
 
 
-def test_notes_of_another_scanner_are_not_used(
-    shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    index_shards(shards, tmp_path / "out", part="1/1")
-    monkeypatch.setattr("packtrain._packer.foreign.scan._SCANNER", 0)
-    assert index_shards(shards, tmp_path / "out").resumed == 0
+def test_a_note_serves_what_it_was_made_for_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard, out = write_tar(tmp_path / "a.tar", [("1.jpg", jpeg()), ("2.jpg", b"x")]), tmp_path / "out"
+    with pytest.raises(TooManyRejects):
+        index_shards(shard, out, max_rejects=0)
+    with monkeypatch.context() as patch:
+        patch.setattr("packtrain._packer.foreign.scan._SCANNER", 0)
+        assert index_shards(shard, tmp_path / "out", part="1/1").resumed == 0
+    report = index_shards(shard, out, max_rejects=1)
+    assert (report.resumed, report.rejects) == (1, 1)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import io
 import os
 import pickle
 import re
 import threading
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-import h5py
-import lmdb
 import numpy as np
 import pytest
 from helpers.shards import jpeg, npy, write_tar
@@ -30,25 +26,6 @@ def tar_of(folder: Path) -> bytes:
     return write_tar(folder / "made.tar", [("a.jpg", jpeg()), ("a.cls", b"1")]).read_bytes()
 
 
-def zip_of(folder: Path) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("a.jpg", jpeg())
-    return file.getvalue()
-
-
-def hdf5_of(folder: Path) -> bytes:
-    with h5py.File(folder / "made.h5", "w") as file:
-        file["x"] = [1]
-    return (folder / "made.h5").read_bytes()
-
-
-def lmdb_of(folder: Path) -> bytes:
-    with lmdb.open(str(folder / "made.mdb"), subdir=False) as environment, environment.begin(write=True) as transaction:
-        transaction.put(b"a", b"b")
-    return (folder / "made.mdb").read_bytes()
-
-
 OTHERS: dict[str, tuple[Callable[[Path], bytes], str]] = {
     "00000.tar": (tar_of, r"is a tar archive, not a list: `packtrain index {} OUT` makes a dataset of it"),
     "list.txt": (tar_of, r"is a tar archive, not a list: `packtrain index {} OUT`"),
@@ -60,12 +37,10 @@ OTHERS: dict[str, tuple[Callable[[Path], bytes], str]] = {
         lambda _: bz2.compress(b"a.jpg 1\n"),
         r"is compressed with bzip2. Type: bunzip2 < {} > \S+/list.txt.new, and pack \S+/list.txt.new in its place",
     ),
-    "a.zip": (zip_of, "is a ZIP archive or a spreadsheet, not a list: unpack it with `unzip`, or save it as CSV"),
+    "a.zip": (lambda _: b"PK\x03\x04" + bytes(26), "is a ZIP archive or a spreadsheet, not a list: unpack it with"),
     "a.jpg": (lambda _: jpeg(), "is an image, not a list: give a file with one `path label` per line"),
     "a.png": (lambda _: encoded(picture(1), "PNG"), "is an image"),
     "a.webp": (lambda _: b"RIFF\x24\0\0\0WEBPVP8 ", "is an image"),
-    "a.h5": (hdf5_of, "is an HDF5 file, not a list: write its images to files"),
-    "a.mdb": (lmdb_of, "is an LMDB database, not a list: write its images to files"),
     "a.lz4": (lambda _: b"\x04\x22\x4d\x18" + bytes(20), "is compressed with lz4, not a list: decompress it first"),
     "a.pickle": (lambda _: pickle.dumps([("a.jpg", 0)]), "is a pickle, not a list: write a line with path and label"),
     "a.npy": (lambda _: npy(np.ones(3)), "is an array of numpy's"),
@@ -106,11 +81,17 @@ def test_so_is_what_comes_through_a_pipe(tmp_path: Path, content: Callable[[Path
     writer.join()
 
 
-def test_files_of_a_dataset_are_packed_with_it(tmp_path: Path) -> None:
-    folder = packed(image_set(tmp_path / "images", 2), tmp_path / "packed", "hdf5")
-    for path in (folder / "manifest.json", folder / "plan.json", min(folder.glob("*.h5"))):
+@pytest.mark.parametrize(
+    ("format", "what"), [("tar", "a tar archive"), ("hdf5", "an HDF5 file"), ("lmdb", "an LMDB database")]
+)
+def test_files_of_a_dataset_are_packed_with_it(tmp_path: Path, format: str, what: str) -> None:
+    folder = packed(image_set(tmp_path / "images", 2), tmp_path / "packed", format)
+    shard = min(path for path in folder.iterdir() if path.suffix in (".tar", ".h5", ".mdb"))
+    for path in (folder / "manifest.json", folder / "plan.json", shard):
         with pytest.raises(ListError, match=f"`packtrain pack {folder} OUT` packs it once more"):
             read_list(path, LabelSpec("int"))
+    with pytest.raises(ListError, match=f"is {what}, not a list"):
+        read_list(shard.rename(tmp_path / "alone"), LabelSpec("int"))
 
 
 def test_a_folder_of_tars_is_indexed(tmp_path: Path) -> None:
@@ -128,9 +109,7 @@ def test_images_beside_a_tar_or_a_document_stay_images(tmp_path: Path) -> None:
     tar_of(tmp_path)
     (tmp_path / "manifest.json").write_text("{}")
     assert len(read_list(tmp_path, LabelSpec("int"))) == 1
-
-
-def test_loose_images_beside_a_tar_stay_images(tmp_path: Path) -> None:
-    tar_of(tmp_path)
     (tmp_path / "a.JPG").write_bytes(jpeg())
+    (tmp_path / "cat" / "a.jpg").unlink()
+    (tmp_path / "cat").rmdir()
     assert len(read_list(tmp_path, LabelSpec("none"))) == 1

@@ -10,7 +10,6 @@ import pytest
 from packtrain._core.options import LabelSpec
 from packtrain._packer.lists.reader import read_list
 from packtrain._packer.lists.suggestions import Remedy
-from packtrain._storage.remote.urls import Url
 
 REMEDY = Remedy("It is wrong", "tr a b", ("--labels", "class"))
 
@@ -19,14 +18,6 @@ def test_a_pipe_cannot_be_packed_again_under_another_name(tmp_path: Path) -> Non
     os.mkfifo(tmp_path / "pipe")
     expected = "It is wrong: send the list through tr a b, and give --labels class"
     assert REMEDY.text(tmp_path / "pipe", tmp_path) == REMEDY.text(None, tmp_path) == expected
-
-
-def test_a_command_is_whole_and_quotes_what_needs_it(tmp_path: Path) -> None:
-    source, new = tmp_path / "my list.txt", tmp_path / "my list.new.txt"
-    root = Url.parse("s3://bucket/images")
-    assert REMEDY.text(source, root) == (
-        f"It is wrong. Type: tr a b < '{source}' > '{new}' && packtrain pack '{new}' OUT --labels class --root {root}"
-    )
 
 
 @pytest.mark.parametrize("text", ["\u56fe.jpg 1\n" * 400, "a.jpg 1\n" + "b\0.jpg 1\n" * 7])
