@@ -64,16 +64,6 @@ class TestPath:
         assert outcome.err.startswith("warning: ") and "are on the same file system" in outcome.err
         assert run("stage", dataset, "--to", place, *options).out == outcome.out
 
-    def test_in_a_job_script(self, dataset: Path, place: Path) -> None:
-        script = 'DATA=$("$@" 2>/dev/null) && test -d "$DATA" && ls "$DATA" | head -1'
-        command = [*PROGRAM, "stage", str(dataset), "--to", str(place)]
-        done = subprocess.run(["sh", "-c", script, "sh", *command], capture_output=True, text=True)
-        assert (done.returncode, done.stdout, done.stderr) == (0, "index\n", "")
-
-    def test_a_relative_place_gives_an_absolute_path(self, dataset: Path, place: Path) -> None:
-        done = program(dataset, "--to", place.name, cwd=place.parent)
-        assert Path(done.stdout.strip()).parent.parent == place
-
     def test_a_path_that_is_not_text(self, dataset: Path, tmp_path: Path) -> None:
         place = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
         place.mkdir()
@@ -112,11 +102,6 @@ class TestErrors:
         assert (outcome.code, outcome.out) == (1, "")
         assert f"{dataset} takes " in outcome.err
         assert "the budget of 9.8 KiB has only 9.8 KiB left" in outcome.err and "raise it (`--budget`)" in outcome.err
-
-    def test_more_is_to_stay_free_than_there_is(self, run: Run, dataset: Path, place: Path) -> None:
-        outcome = run("stage", dataset, "--to", place, "--reserve", "4000T", "--json")
-        assert (outcome.code, outcome.json["error"]) == (1, "NoRoom")
-        assert "must stay free (`--reserve`)" in outcome.err
 
     def test_json_of_a_command(self, run: Run, dataset: Path, place: Path) -> None:
         outcome = run("stage", dataset, "--to", place, "--json", "--", "true")
@@ -248,11 +233,6 @@ class TestProgress:
             "staging: 2.1 GiB of 5.0 GiB (102.4 MiB/s, 29 s left)",
             "warming: 0 B of 1.0 GiB (0 B/s)",
         ]
-
-    def test_nothing_if_it_is_to_be_quiet(self, capsys: pytest.CaptureFixture[str]) -> None:
-        with stage_progress(quiet=True) as show:
-            show(StageProgress("copy", 1, 2))
-        assert capsys.readouterr() == ("", "")
 
     def test_a_bar_on_a_terminal(self, dataset: Path, place: Path) -> None:
         """Even if standard output is a pipe, as in DATA=$(packtrain stage ...)."""

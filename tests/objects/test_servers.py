@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from helpers.objects.programs import HOST, NotReadyError, find, free_ports, running
-from helpers.objects.servers import SECRET, SERVERS, Server, _sweep
+from helpers.objects.programs import find
+from helpers.objects.servers import SECRET, SERVERS, Server
 from helpers.processes import children
 
 # What the tests of packtrain stand on, and what they would show by failing.
@@ -35,13 +34,6 @@ def test_a_server_gives_what_was_put(object_server: Server) -> None:
         assert object_server.get(key) is None
         object_server.put(key, data)
         assert object_server.get(key) == data
-
-
-def test_addresses_behind_a_proxy_name_its_port(object_server: Server) -> None:
-    through = object_server.through(1)
-    said = f"{through.url} {through.environment}"
-    assert "127.0.0.1:1" in said
-    assert str(object_server.port) not in said
 
 
 def test_the_environment_of_one_store_hides_the_others(moto_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,21 +80,6 @@ def test_a_server_dies_with_the_process_that_started_it(name: str, tmp_path: Pat
         time.sleep(0.02)
 
 
-def test_a_program_that_ends_at_once_is_reported_with_its_log(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "import sys; sys.exit('no such option')"]
-    wanted = pytest.raises(NotReadyError, match=r"ended with 1:\nno such option")
-    with wanted, running(command, tmp_path / "log", lambda: False):
-        pass
-
-
-def test_a_program_that_is_never_ready_is_ended(tmp_path: Path) -> None:
-    before = children()
-    wanted = pytest.raises(NotReadyError, match="is not ready")
-    with wanted, running(["sleep", "600"], tmp_path / "log", lambda: False, seconds=0.1):
-        pass
-    assert children() == before
-
-
 @pytest.mark.parametrize(("required", "outcome"), [(True, pytest.fail.Exception), (False, pytest.skip.Exception)])
 def test_a_missing_program_skips_the_test_or_fails_it(
     required: bool, outcome: type[BaseException], monkeypatch: pytest.MonkeyPatch
@@ -113,26 +90,3 @@ def test_a_missing_program_skips_the_test_or_fails_it(
     monkeypatch.delenv("PACKTRAIN_REQUIRE_TOOLS")
     with pytest.raises(pytest.skip.Exception):
         find("no-such-program", "build it", required=required)
-
-
-def test_a_server_whose_port_was_taken_meanwhile_takes_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as taken:
-        taken.bind((HOST, 0))
-        offered = iter([[taken.getsockname()[1]], free_ports(1)])
-        monkeypatch.setattr("helpers.objects.servers.free_ports", lambda count: next(offered))
-        with SERVERS["nginx"](tmp_path) as server:
-            assert server.port != taken.getsockname()[1]
-
-
-def test_sockets_that_a_killed_test_left_are_removed(seaweed_server: Server) -> None:
-    left = Path(f"/tmp/seaweedfs-test-grpc-{os.getpid()}.sock")
-    with socket.socket(socket.AF_UNIX) as used:
-        used.bind(str(left))
-        used.listen()
-        os.utime(left, (1, 1))
-        _sweep()
-        assert left.exists()
-    _sweep()
-    assert not left.exists()
-    seaweed_server.put("still/there", b"data")
-    assert seaweed_server.get("still/there") == b"data"

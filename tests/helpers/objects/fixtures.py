@@ -80,12 +80,6 @@ def moto_server(started_server: Started) -> Server:
 
 
 @pytest.fixture
-def seaweed_server(started_server: Started) -> Server:
-    """S3, fast."""
-    return started_server("seaweedfs")
-
-
-@pytest.fixture
 def nginx_server(started_server: Started) -> Nginx:
     """Files over HTTP."""
     server = started_server("nginx")

@@ -24,8 +24,6 @@ from packtrain._readers.dataset.store import RecordStore
 from packtrain._storage.staging import stager
 from packtrain.errors import NoRoom, PacktrainError
 from packtrain.staging import Staged
-from packtrain.staging import entries as list_entries
-from packtrain.staging import evict as evict_entries
 
 kept: dict[str, Staged | RecordStore] = {}
 """Copies and stores that this process has open, by the names given in the requests."""
@@ -60,14 +58,6 @@ def content(path: str) -> dict[str, str]:
     """A digest of each file below a folder, by relative path."""
     files = sorted(file for file in Path(path).rglob("*") if file.is_file())
     return {str(file.relative_to(path)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
-
-
-def evict(to: str, ids: list[str] | None = None) -> list[str]:
-    return [entry.id for entry in evict_entries(to, ids)]
-
-
-def entries(to: str) -> list[str]:
-    return [entry.id for entry in list_entries(to)]
 
 
 def compete(datasets: dict[str, dict[str, str]], to: str, budget: int, rounds: int, seed: int) -> dict[str, int]:
@@ -107,8 +97,7 @@ def fork(address: str) -> None:
 
 
 REQUESTS: dict[str, Callable[..., Any]] = {
-    function.__name__: function
-    for function in (stage, open_store, records, drop, content, evict, entries, compete, fork)
+    function.__name__: function for function in (stage, open_store, records, drop, compete, fork)
 }
 
 

@@ -57,6 +57,9 @@ def test_what_lies_there_is_read(objects: Objects, folder: Url, object_server: S
         assert objects.checksum(url) == crc32c(DATA)
         for start, stop in ((0, 1), (0, len(DATA)), (len(DATA) - 1, len(DATA)), (1000, 250_001), (5, 5)):
             assert read(objects, url, start, stop) == DATA[start:stop]
+    object_server.put(object_server.key(str(folder / "empty")), b"")
+    empty = folder / "empty"
+    assert (objects.size(empty), objects.read(empty, 10), objects.checksum(empty)) == (0, b"", 0)
 
 
 def test_the_stamp_of_an_object_changes_with_it(objects: Objects, folder: Url, object_server: Server) -> None:
@@ -105,25 +108,10 @@ def test_a_file_that_cannot_be_written_is_not_the_fault_of_the_store(objects: Ob
     assert objects.size(url) == len(DATA), "the connection goes on"
 
 
-def test_an_empty_object(objects: Objects, folder: Url, object_server: Server) -> None:
-    object_server.put(object_server.key(str(folder / "empty")), b"")
-    assert objects.size(folder / "empty") == 0
-    assert objects.read(folder / "empty", 10) == b""
-    assert objects.checksum(folder / "empty") == 0
-
-
 def test_ranges_larger_than_the_memory_that_is_shared(objects: Objects, nginx_server: Server) -> None:
     data = random.Random(2).randbytes(2 * BLOCK + 12345)
     nginx_server.put("large.bin", data)
     assert read(objects, Url.parse(nginx_server.url) / "large.bin", 17, len(data)) == data[17:]
-
-
-def test_threads_read_side_by_side(objects: Objects, folder: Url, object_server: Server) -> None:
-    url = folder / "object"
-    object_server.put(object_server.key(str(url)), DATA)
-    ranges = [(start, min(start + 7001, len(DATA))) for start in range(0, len(DATA), 7001)]
-    with ThreadPoolExecutor(8) as threads:
-        assert b"".join(threads.map(lambda each: read(objects, url, *each), ranges)) == DATA
 
 
 @pytest.mark.parametrize(

@@ -140,17 +140,6 @@ def test_another_host_gets_no_request(
     assert other.headers == []
 
 
-def test_the_process_that_reads_for_others_does_not_follow_either(
-    objects: Objects, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, other = serve(FIRST), serve(OTHER)
-    url, first.to = named("s3", first, monkeypatch), other.address
-    with pytest.raises(RemoteError, match="redirects to another host"):
-        objects.read(url, 100)
-    assert first.headers[0]["x-amz-security-token"] == "token"
-    assert other.headers == []
-
-
 def test_another_place_on_the_same_host_is_followed(
     hasty: Objects, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:

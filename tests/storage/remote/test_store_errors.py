@@ -16,98 +16,92 @@ from packtrain._storage.remote.store_errors import Busy, Expired, Temporary, ref
 from packtrain._storage.remote.urls import Url
 
 
-def refused(scheme: str, number: int, body: str, host: str = "store.example.org") -> RemoteError | Temporary:
-    """The error for an answer, as obstore tells of it."""
-    text = (
-        f"Error performing GET https://{host}/bucket/object in 1ms - Server returned non-2xx status code: {number} No"
-    )
-    return refusal(Url(scheme, "bucket", "object"), "read", OSError(f"{text}: {body}\n\nDebug source:\n..."))
-
-
 def xml(code: str, message: str = "") -> str:
     return f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>{message}</Message></Error>'
 
 
-@pytest.mark.parametrize(
-    ("scheme", "number", "code", "kind"),
-    [
-        ("s3", 403, "AccessDenied", Denied),
-        ("s3", 403, "SignatureDoesNotMatch", Denied),
-        ("s3", 403, "InvalidAccessKeyId", Denied),
-        ("s3", 400, "ExpiredToken", Expired),
-        ("s3", 404, "NoSuchBucket", NotThere),
-        ("s3", 404, "NoSuchKey", NotThere),
-        ("s3", 503, "SlowDown", Busy),
-        ("s3", 400, "AuthorizationHeaderMalformed", RemoteError),
-        ("gs", 403, "AccessDenied", Denied),
-        ("gs", 401, "AuthenticationRequired", Denied),
-        ("az", 403, "AuthenticationFailed", Denied),
-        ("az", 403, "AuthorizationPermissionMismatch", Denied),
-        ("az", 404, "ContainerNotFound", NotThere),
-        ("az", 409, "PublicAccessNotPermitted", RemoteError),
-    ],
-)
-def test_the_code_of_the_store_is_kept(
-    scheme: str, number: int, code: str, kind: type[RemoteError | Temporary]
-) -> None:
-    found = refused(scheme, number, xml(code))
-    assert type(found) is kind
-    assert (f"says {code}" if kind is NotThere else f"({code})") in str(found)
+def refused(scheme: str, host: str, number: int, answer: str) -> RemoteError | Temporary:
+    """The error for an answer, as obstore tells of it; without a number, for what it says itself."""
+    status = f"Server returned non-2xx status code: {number} No: {answer}\n\nDebug source:\n..." if number else answer
+    error = OSError(f"Error performing GET https://{host or 'store.example.org/bucket/object'} in 1ms - {status}")
+    return refusal(Url(scheme, "bucket", "object"), "read", error)
+
+
+BROKEN = "HTTP error: error sending request"
+CLOCK = r"its clock and that of this machine differ \(\w+\)\. It is [-\d]+ .* set the clock"
+NOBODY = "there are no credentials in the environment, .* They are looked for in .*"
+REGION = "the bucket lies in another region.* AWS_REGION"
+OLD = "Token must be a short-lived token (60 minutes)"
+LOST = "Received redirect without LOCATION, this normally indicates an incorrectly configured region"
 
 
 @pytest.mark.parametrize(
-    ("host", "number", "body", "code"),
+    ("scheme", "host", "number", "answer", "kind", "words"),
     [
-        (
-            "storage.googleapis.com",
-            403,
-            '{"error": {"code": 403, "errors": [{"domain": "global", "reason": "forbidden"}]}}',
-            "forbidden",
-        ),
-        ("oauth2.googleapis.com", 400, '{"error":"invalid_grant","error_description":"Bad."}', "invalid_grant"),
-        ("sts.amazonaws.com", 403, xml("AccessDenied"), "AccessDenied"),
-    ],
-)
-def test_a_code_in_json_or_of_who_gives_credentials_is_kept(host: str, number: int, body: str, code: str) -> None:
-    found = refused("gs", number, body, host)
-    assert type(found) is Denied and f"({code})" in str(found)
-
-
-@pytest.mark.parametrize(
-    ("scheme", "host", "number", "body"),
-    [
-        ("s3", "s3.amazonaws.com", 403, xml("RequestTimeTooSkewed", "The difference is too large.")),
-        ("s3", "sts.amazonaws.com", 403, xml("SignatureDoesNotMatch", "Signature expired: it is earlier than")),
-        ("gs", "storage.googleapis.com", 403, xml("RequestTimeTooSkewed")),
-        (
-            "gs",
-            "oauth2.googleapis.com",
-            400,
-            '{"error":"invalid_grant","error_description":"Token must be a short-lived token (60 minutes)"}',
-        ),
+        ("s3", "", 403, xml("AccessDenied"), Denied, r"let these credentials .*\(AccessDenied\)"),
+        ("s3", "", 400, xml("ExpiredToken"), Expired, r"credentials have expired \(ExpiredToken\)"),
+        ("s3", "", 404, xml("NoSuchBucket"), NotThere, "says NoSuchBucket"),
+        ("s3", "", 416, "", RemoteError, "is shorter than it was"),
+        ("s3", "", 503, xml("SlowDown"), Busy, r"answers 503 No \(SlowDown\)"),
+        ("s3", "", 400, xml("AuthorizationHeaderMalformed"), RemoteError, r"\(AuthorizationHeaderMalformed\)"),
+        ("s3", "", 301, xml("PermanentRedirect"), RemoteError, REGION),
+        ("s3", "", 0, LOST, RemoteError, REGION),
+        ("s3", "", 0, "Generic S3 error: Missing SecretAccessKey", Denied, "are not complete"),
+        # Not there, though its name is that of a server of credentials.
+        ("s3", "s3.amazonaws.com/sts.1", 404, "", NotThere, "there"),
+        ("gs", "", 401, xml("AuthenticationRequired"), Denied, r"\(AuthenticationRequired\)"),
+        ("gs", "", 403, '{"error": {"code": 403, "errors": [{"reason": "forbidden"}]}}', Denied, r"\(forbidden\)"),
+        ("gs", "oauth2.googleapis.com", 400, '{"error":"invalid_grant"}', Denied, r"\(invalid_grant\)"),
+        ("az", "", 404, xml("ContainerNotFound"), NotThere, "says ContainerNotFound"),
+        ("az", "", 409, xml("PublicAccessNotPermitted"), RemoteError, r"\(PublicAccessNotPermitted\)"),
+        ("az", "", 0, "Account must be specified", RemoteError, "set AZURE_STORAGE_ACCOUNT_NAME"),
         (
             "az",
-            "account.blob.core.windows.net",
+            "",
             403,
-            xml("AuthenticationFailed") + "<AuthenticationErrorDetail>Request date header too old: 'Mon'",
+            xml("AuthenticationFailed") + "Signature not valid in the specified time frame: S",
+            Expired,
+            "",
         ),
+        # A wrong clock is not taken for wrong credentials.
+        ("s3", "s3.amazonaws.com", 403, xml("RequestTimeTooSkewed", "Too large."), RemoteError, CLOCK),
+        ("s3", "sts.amazonaws.com", 403, xml("SignatureDoesNotMatch", "Signature expired: it"), RemoteError, CLOCK),
+        ("gs", "oauth2.googleapis.com", 400, f'{{"error":"invalid_grant","why":"{OLD}"}}', RemoteError, CLOCK),
+        ("az", "a.net", 403, xml("AuthenticationFailed") + "<D>Request date header too old: 'Mon'", RemoteError, CLOCK),
+        # A machine without credentials, which asks who it is.
+        (
+            "s3",
+            "169.254.169.254/latest/api/token",
+            0,
+            BROKEN,
+            Denied,
+            NOBODY + "AWS_ACCESS_KEY_ID .*AWS_SKIP_SIGNATURE",
+        ),
+        ("s3", "sts.eu-west-1.amazonaws.com/?Action=AssumeRole", 404, "", Denied, NOBODY),
+        ("s3", "127.0.0.1:7/credentials", 500, "", Denied, NOBODY),
+        ("gs", "metadata.google.internal/token", 403, "", Denied, NOBODY + "GOOGLE_APPLICATION_CREDENTIALS"),
+        ("az", "169.254.169.254/metadata/identity", 401, "", Denied, NOBODY + "AZURE_STORAGE_ACCOUNT_KEY"),
     ],
 )
-def test_a_wrong_clock_is_not_taken_for_wrong_credentials(scheme: str, host: str, number: int, body: str) -> None:
-    found = refused(scheme, number, body, host)
-    assert type(found) is RemoteError
-    assert re.search(r"its clock and that of this machine differ \(\w+\)\. It is [-\d]+ .* set the clock", str(found))
-    assert "environment" not in str(found)
-
-
-def test_a_signature_that_has_expired_is_not_taken_for_a_wrong_one() -> None:
-    body = xml("AuthenticationFailed") + "Signature not valid in the specified time frame: Start [x] - Expiry [y]"
-    assert "the credentials have expired (AuthenticationFailed)" in str(refused("az", 403, body))
+def test_an_answer_is_called_what_it_is(
+    scheme: str,
+    host: str,
+    number: int,
+    answer: str,
+    kind: type[RemoteError | Temporary],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "https://127.0.0.1:7/")
+    found = refused(scheme, host, number, answer)
+    assert type(found) is kind and str(found).startswith(f"{scheme}://bucket/object")
+    assert re.search(words, str(found))
+    assert words != CLOCK or "environment" not in str(found)
 
 
 def test_what_repeats_a_secret_is_not_taken_for_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
-    assert KEY_ID not in str(refused("s3", 403, xml(KEY_ID)))
+    assert KEY_ID not in str(refused("s3", "", 403, xml(KEY_ID)))
 
 
 @pytest.mark.parametrize(

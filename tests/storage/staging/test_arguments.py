@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -68,11 +67,6 @@ def test_what_is_neither_a_folder_nor_options(dataset: Path) -> None:
 def test_one_id_is_not_a_list_of_ids(place: Path) -> None:
     with pytest.raises(UsageError, match="ids='birds': expected a list"):
         staging.evict(place, "birds")
-
-
-def test_what_handles_copies_takes_the_folder_first() -> None:
-    for function in (staging.entries, staging.strays, staging.evict, staging.pin, staging.repair):
-        assert next(iter(inspect.signature(function).parameters)) == "to"
 
 
 def test_messages_fit_both_worlds(datasets: tuple[Path, ...], place: Path) -> None:

@@ -15,11 +15,6 @@ CHECKSUMS = st.integers(0, 2**32 - 1)
 LENGTHS = st.integers(0, 2**50)
 
 
-@given(st.binary(max_size=100), st.binary(max_size=5000))
-def test_two_parts(first: bytes, second: bytes) -> None:
-    assert combine(crc32c(first), crc32c(second), len(second)) == crc32c(first + second)
-
-
 @given(st.lists(st.binary(max_size=300), max_size=8))
 def test_any_number_of_parts(parts: list[bytes]) -> None:
     assert reduce(lambda sum, part: combine(sum, crc32c(part), len(part)), parts, 0) == crc32c(b"".join(parts))

@@ -180,16 +180,19 @@ def stranger(place: Path) -> Stranger:
 
 
 class TestInThePlaceOfTheRoot:
+    @pytest.mark.parametrize("below", ["", "deep/inside"])
     @pytest.mark.parametrize("mode", [0o775, 0o777, 0o757])
-    def test_a_place_where_others_may_rename(self, dataset: Path, place: Path, mode: int) -> None:
+    def test_a_place_where_others_may_rename(self, dataset: Path, place: Path, mode: int, below: str) -> None:
+        used = place / below
+        used.mkdir(parents=True, exist_ok=True)
         place.chmod(mode)
-        for call in (lambda: stage(dataset, place), lambda: entries(place), lambda: evict(place)):
-            with pytest.raises(StagingError, match=rf"other users may rename files in .*chmod \+t {place}"):
+        for call in (lambda: stage(dataset, used), lambda: entries(used), lambda: evict(used)):
+            with pytest.raises(StagingError, match=rf"other users may rename files in {place}.*chmod \+t {place}`"):
                 call()
-        assert not root_of(place).exists()
+        assert not root_of(used).exists()
         place.chmod(mode | stat.S_ISVTX)
-        stage(dataset, place).lease.close()
-        assert len(evict(place)) == 1
+        stage(dataset, used).lease.close()
+        assert len(evict(used)) == 1
 
     @needs_root
     @pytest.mark.parametrize("where", ["the place", "above", "a link"])
@@ -217,16 +220,6 @@ class TestInThePlaceOfTheRoot:
             theirs.chmod(0o1777)
         stage(dataset, named).lease.close()
         assert len(evict(named)) == 1
-
-    @pytest.mark.parametrize("mode", [0o775, 0o777])
-    def test_a_place_below_one_where_others_may_rename(self, dataset: Path, place: Path, mode: int) -> None:
-        inside = place / "deep" / "inside"
-        inside.mkdir(parents=True)
-        place.chmod(mode)
-        with pytest.raises(StagingError, match=rf"other users may rename files in {place}: run `chmod \+t {place}`"):
-            stage(dataset, inside)
-        place.chmod(mode | stat.S_ISVTX)
-        stage(dataset, inside).lease.close()
 
     @needs_root
     def test_a_folder_on_the_way_that_is_exchanged_after_its_check(

@@ -49,19 +49,6 @@ class TestInOneProcess:
         assert not the_entry(place).leased
         assert evict(place)
 
-    def test_until_it_is_dropped(self, dataset: Path, place: Path) -> None:
-        staged = stage(dataset, StageOptions(to=place))
-        assert the_entry(place).leased
-        del staged
-        assert not the_entry(place).leased
-
-    def test_one_of_several(self, dataset: Path, place: Path, staged: Staged) -> None:
-        again = stage(dataset, StageOptions(to=place))
-        staged.lease.close()
-        assert the_entry(place).leased
-        again.lease.close()
-        assert not the_entry(place).leased
-
     def test_closed_twice_it_closes_nothing_else(self, staged: Staged, place: Path) -> None:
         number = staged.lease.fileno()
         staged.lease.close()
@@ -121,14 +108,6 @@ class TestInOneProcess:
 
 
 class TestKilled:
-    def test_a_reader(self, dataset: Path, place: Path, start: Callable[[], Child]) -> None:
-        reader = start()
-        reader.do("stage", dataset=dataset, to=place, name="staged")
-        assert the_entry(place).pids == (reader.pid,)
-        reader.kill()
-        assert not the_entry(place).leased
-        assert evict(place)
-
     def test_one_that_opened_the_path(self, staged: Staged, place: Path, start: Callable[[], Child]) -> None:
         reader = start()
         reader.do("open_store", path=staged.path, name="store")

@@ -15,7 +15,7 @@ from helpers.staging.unused import room_for
 from packtrain import StageOptions, stage, verify
 from packtrain._readers.dataset.store import RecordStore
 from packtrain.errors import CorruptFile, NoRoom, NotADataset
-from packtrain.staging import Staged, entries, evict, repair
+from packtrain.staging import Staged, entries, evict
 
 
 def shard_size(dataset: Path) -> int:
@@ -146,13 +146,6 @@ class TestSource:
         shutil.copytree(datasets[1], source)
         in_part(moved, place, budget)
         assert_readable(staged.path, moved)
-
-    def test_moved_it_is_completed_from_there(self, source: Path, place: Path, tmp_path: Path) -> None:
-        staged = in_part(source, place, room_for(source, place, 2))
-        source.rename(moved := tmp_path / "moved")
-        stage(moved, StageOptions(to=place))
-        assert_same(staged.path, moved)
-        repair(staged.path.parents[1], staged.id)
 
     def test_staged_by_its_own_path_it_is_completed_from_its_source(self, source: Path, place: Path) -> None:
         staged = in_part(source, place, room_for(source, place, 2))

@@ -77,15 +77,6 @@ def test_content_is_checked(disk: Path) -> None:
 
 
 @pytest.mark.complete
-def test_what_is_in_the_way_is_replaced(disk: Path) -> None:
-    (disk / "target" / "index").mkdir(parents=True)
-    for name, content in noise(SIZES).items():
-        (disk / "target" / name).write_bytes(b"x" * (len(content) + 99))
-    copied(disk)
-    assert_copied(disk / "target", noise(SIZES))
-
-
-@pytest.mark.complete
 def test_other_file_systems_are_written_to(disk: Path, tmp_path: Path) -> None:
     files = made(disk / "source", noise(SIZES))
     (tmp_path / "target").mkdir()

@@ -237,14 +237,6 @@ class TestRefused:
         ):
             stage(url, place)
 
-    @pytest.mark.parametrize(
-        "address", ["hdfs://host/data", "s3://key:secret@bucket/data", "https://host/d?sig=secret"]
-    )
-    def test_what_is_no_address_of_a_store(self, place: Path, address: str) -> None:
-        with pytest.raises(UsageError) as caught:
-            stage(address, place)
-        assert "secret" not in str(caught.value)
-
     def test_an_address_to_stage_to(self, datasets: tuple[Path, ...]) -> None:
         with pytest.raises(UsageError, match="s3://bucket/copies is a URL"):
             stage(datasets[0], f"{BUCKET}/copies")
@@ -517,15 +509,6 @@ class TestRepair:
         assert_same(path, datasets[3])
         assert len(objects.asked("read_into")) == 1
 
-    def test_not_from_another_dataset(
-        self, url: str, objects: FolderObjects, datasets: tuple[Path, ...], place: Path
-    ) -> None:
-        path = staged(url, place)
-        shutil.rmtree(objects.path(url))
-        shutil.copytree(datasets[2], objects.path(url))
-        with pytest.raises(StagingError, match=f"{url} now holds another dataset"):
-            repair(place, path)
-
 
 def test_a_note_holds_no_credentials_and_any_note_can_be_read(url: str, place: Path) -> None:
     path = staged(url, place)
@@ -537,10 +520,3 @@ def test_a_note_holds_no_credentials_and_any_note_can_be_read(url: str, place: P
         assert [entry.source for entry in entries(place)] == [None]
         note.write_bytes(data)
     assert [str(entry.source) for entry in entries(place)] == [url]
-
-
-def test_the_manifest_may_be_read_of_bytes(datasets: tuple[Path, ...]) -> None:
-    data = (datasets[0] / "manifest.json").read_bytes()
-    assert Manifest.parse(data, datasets[0] / "manifest.json") == Manifest.load(datasets[0])
-    with pytest.raises(CorruptFile):
-        Manifest.parse(data[:-9], datasets[0] / "manifest.json")

@@ -48,14 +48,6 @@ def test_it_is_found_and_mended(staged: Staged, dataset: Path, place: Path, name
     assert verify(staged.path, num_workers=1).problems == ()
 
 
-def test_nothing_is_wrong(staged: Staged, dataset: Path, place: Path) -> None:
-    before = inodes(staged.path)
-    report = repair(staged.path.parents[1], staged.id)
-    assert (report.files, report.bytes) == ((), 0)
-    assert inodes(staged.path) == before
-    assert_tidy(place, staged.path)
-
-
 def test_several_at_once(staged: Staged, dataset: Path) -> None:
     shards = sorted(staged.path.glob("*.tar"))
     for path in (shards[0], shards[3], staged.path / "index" / "crc32c.npy"):

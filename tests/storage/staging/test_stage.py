@@ -137,27 +137,33 @@ class TestRoot:
         assert stat.S_IMODE(root.stat().st_mode) == 0o700
         assert {stat.S_IMODE((root / name).stat().st_mode) for name in (".locks", ".tmp", ".trash")} == {0o700}
 
-    def test_a_link(self, dataset: Path, place: Path) -> None:
-        (place / "elsewhere").mkdir(mode=0o700)
-        root_of(place).symlink_to(place / "elsewhere")
-        refused(dataset, place, "is not a folder made by packtrain: find out who made it")
-        assert not list((place / "elsewhere").iterdir())
-
-    def test_a_file(self, dataset: Path, place: Path) -> None:
-        root_of(place).touch(mode=0o600)
-        refused(dataset, place, "is not a folder made by packtrain")
-
-    @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
-    def test_a_foreign_owner(self, dataset: Path, place: Path) -> None:
-        root_of(place).mkdir(mode=0o700)
-        os.chown(root_of(place), 12345, -1)
-        refused(dataset, place, "belongs to user 12345.*`to`")
-
-    @pytest.mark.parametrize("mode", [0o770, 0o707, 0o750, 0o701])
-    def test_others_may_use_it(self, dataset: Path, place: Path, mode: int) -> None:
-        root_of(place).mkdir()
-        root_of(place).chmod(mode)
-        refused(dataset, place, "chmod 700")
+    @pytest.mark.parametrize(
+        ("how", "message"),
+        [
+            ("link", "is not a folder made by packtrain: find out who made it"),
+            ("file", "is not a folder made by packtrain"),
+            ("owner", "belongs to user 12345.*`to`"),
+            *((mode, "chmod 700") for mode in (0o770, 0o707, 0o750, 0o701)),
+        ],
+    )
+    def test_one_that_is_not_is_refused(self, dataset: Path, place: Path, how: str | int, message: str) -> None:
+        root = root_of(place)
+        match how:
+            case "link":
+                (place / "elsewhere").mkdir(mode=0o700)
+                root.symlink_to(place / "elsewhere")
+            case "file":
+                root.touch(mode=0o600)
+            case "owner":
+                if os.geteuid() != 0:
+                    pytest.skip("only root gives folders away")
+                root.mkdir(mode=0o700)
+                os.chown(root, 12345, -1)
+            case int(mode):
+                root.mkdir()
+                root.chmod(mode)
+        refused(dataset, place, message)
+        assert root.is_file() or not list(root.iterdir())
 
     def test_a_place_that_is_not_there(self, dataset: Path, place: Path) -> None:
         (place / "file").touch()

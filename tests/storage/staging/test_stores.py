@@ -16,7 +16,6 @@ from helpers.objects.datasets import behind
 from helpers.objects.faults import SLOW_DOWN, Chances, Corrupt, Reset, Rule, Shift, Stall, Status, Truncate
 from helpers.objects.proxy import Proxy
 from helpers.objects.servers import SECRET, Server
-from helpers.processes import children, ended
 from helpers.staging.laws import assert_same, assert_tidy, big_dataset, until_pieces_are_noted
 from helpers.support import tree
 from helpers.waiting import wait_until
@@ -96,19 +95,6 @@ def test_faults_that_pass(request: pytest.FixtureRequest, name: str, dataset: Pa
 
 
 @pytest.mark.complete
-def test_parallel_ranges(moto_server: Server, big: Path, place: Path) -> None:
-    url = uploaded(moto_server, big)
-    with behind(moto_server) as between:
-        result = stage(url, place)
-        traffic = between.traffic()
-    assert_same(result.path, big)
-    result.lease.close()
-    assert traffic.most_at_once > 4
-    assert len([each for each in traffic.exchanges if each.request.range]) == 5 + 4 + 1 + 1
-    assert traffic.of(".tar", "GET").bytes == sum(BIG)
-
-
-@pytest.mark.complete
 def test_killed_at_any_time(nginx_server: Server, big: Path, place: Path) -> None:
     url = uploaded(nginx_server, big)
     kills = random.Random(5)
@@ -131,19 +117,6 @@ def test_killed_at_any_time(nginx_server: Server, big: Path, place: Path) -> Non
     assert report["copied"] < sum(BIG)
     assert_same(Path(report["path"]), big)
     assert_tidy(place, Path(report["path"]))
-
-
-@pytest.mark.complete
-def test_nothing_of_a_killed_call_lives_on(nginx_server: Server, big: Path, place: Path) -> None:
-    url = uploaded(nginx_server, big)
-    with behind(nginx_server) as between:
-        between.limit(MiB)
-        command = [*PACKTRAIN, "stage", seen_through(url, nginx_server, between), "--to", str(place)]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        started = wait_until(lambda: children(process.pid), "it has started processes")
-        process.kill()
-        process.wait()
-        wait_until(lambda: all(map(ended, started)), f"these have ended: {started}")
 
 
 @pytest.mark.complete

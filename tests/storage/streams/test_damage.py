@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -27,7 +26,6 @@ from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.connections import start_fetcher
 from packtrain._storage.streams.layout import CHUNKS, LOCK, LOG, PRESENT, SOCKET, chunk_path
 from packtrain._storage.streams.manager import CacheManager
-from packtrain._storage.streams.policy import Reading
 from packtrain.errors import StagingError
 
 TABLE = [f"table-{name}.npy" for name in ("bounds", "shard", "bytes", "firsts", "start", "stop", "chunk", "position")]
@@ -55,6 +53,12 @@ class TestTables:
             spoil(cache.entry / name, damage)
             remote.open(4 * MiB)
             assert {name: (cache.entry / name).read_bytes() for name in FOLLOWS} == sound
+
+    def test_what_a_killed_process_left_of_a_document_goes(self, remote: Remote, cache: ChunkCache) -> None:
+        left = cache.entry / ".reservation.json.tmp-01234567"
+        left.touch()
+        remote.open(5 * MiB)
+        assert not left.exists()
 
     def test_a_fetcher_mends_them(self, cache: ChunkCache) -> None:
         sound = {name: (cache.entry / name).read_bytes() for name in FOLLOWS}
@@ -345,36 +349,3 @@ class TestEntries:
     def test_what_lies_in_the_place_of_the_socket(self, remote: Remote, cache: ChunkCache) -> None:
         spoil(cache.entry / SOCKET, "folder")
         assert read(cache, 1) == remote.expected(cache, 1)
-
-    def test_everything_killed_at_once(self, remote: Remote, cache: ChunkCache) -> None:
-        """Nothing that is left, in any state, keeps the next run from working."""
-        read(cache, 0)
-        fetcher = fetcher_pid(cache)
-        remote.store.fault("stall", 100)
-        children = []
-        for number in range(1, 3):
-            child = os.fork()
-            if not child:
-                try:
-                    _job = cache.register("killed", Reading(0, 1, 4, 1, 1, (1, 2)))
-                    _descriptor = cache.open(0)
-                    cache.open(number)
-                finally:
-                    os._exit(1)
-            children.append(child)
-        wait_until(lambda: cache.state()["readers"] == 2, "both readers are known")
-        cache.close()
-        for pid in (fetcher, *children):
-            os.kill(pid, signal.SIGKILL)
-        for child in children:
-            os.waitpid(child, 0)
-        remote.store.sound()
-        left = [CHUNKS + "/.00000001.tmp-0123456789ab", CHUNKS + "/.00000000.gone-1", ".reservation.json.tmp-01234567"]
-        for name in left:
-            (cache.entry / name).touch()
-        assert (cache.entry / SOCKET).exists()
-        again = remote.open(5 * MiB)
-        for chunk in range(len(again.table)):
-            assert read(again, chunk) == remote.expected(again, chunk)
-        assert again.state()["fetched"] == len(again.table) - 1
-        assert not [name for name in left if (cache.entry / name).exists()]

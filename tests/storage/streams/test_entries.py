@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +43,6 @@ class TestListed:
         released(cache)
         (entry,) = entries(remote.place)
         assert entry.reserved == 0 and not entry.leased
-
-    def test_the_command_lists_it(self, remote: Remote) -> None:
-        write_plain(remote.dataset, [[MiB]])
-        remote.open(50 * MiB)
-        command = [sys.executable, "-m", "packtrain", "staged", "list", "--to", str(remote.place)]
-        assert " stream " in subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        found = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout
-        (entry,) = json.loads(found)["entries"]
-        assert entry["source"] == str(URL) and entry["state"] == "stream"
 
     def test_a_copy_of_the_same_dataset_is_another_entry(self, remote: Remote, tmp_path: Path) -> None:
         packed_pictures(remote.dataset, 0)
@@ -111,17 +99,6 @@ class TestOpened:
         assert again.entry == cache.entry and read(again, 0) == data
         assert remote.store.reads() == reads
 
-    def test_another_content_is_another_cache(self, remote: Remote) -> None:
-        write_plain(remote.dataset, [[MiB]])
-        first = remote.open(50 * MiB)
-        for path in sorted(remote.dataset.rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() else path.unlink()
-        remote.dataset.rmdir()
-        write_plain(remote.dataset, [[MiB]], seed=1)
-        second = remote.open(50 * MiB)
-        assert first.entry != second.entry
-        assert read(second, 0) == remote.expected(second, 0)
-
     def test_what_is_no_dataset(self, remote: Remote) -> None:
         with pytest.raises(NotADataset, match=r"no dataset at s3://bucket/set"):
             remote.open(50 * MiB)
@@ -176,8 +153,3 @@ class TestOpened:
         assert cache.state()["budget"] == 1 << 60
         (entry,) = entries(remote.place)
         assert entry.bytes + entry.reserved < 20 * MiB, "no more is promised to it than the dataset can take"
-
-    def test_nobody_else_may_look_into_it(self, remote: Remote) -> None:
-        write_plain(remote.dataset, [[MiB]])
-        cache = remote.open(50 * MiB)
-        assert [path.stat().st_mode & 0o777 for path in (cache.entry, cache.entry.parent)] == [0o700, 0o700]

@@ -227,22 +227,13 @@ class TestBudget:
             while True:
                 others.write(bytes(4096))
         for _ in range(3):
-            with pytest.raises(NoRoom, match="is full"):
+            with pytest.raises(
+                NoRoom, match=r"is full: .* of its budget of .*Make room there.*as soon as there is room"
+            ):
                 read(cache, 3)
         (remote.place / "others").unlink()
         assert read(cache, 3) == remote.expected(cache, 3)
         assert fetcher_pid(cache) == fetcher
-
-    def test_a_disk_without_room_for_one_chunk(self, remote: Remote, mounted: Callable[[str], Path]) -> None:
-        remote.place = mounted("size=40m")
-        cache = remote.open(budget_for(remote, CHUNKS))
-        others = remote.place / "others"
-        free = os.statvfs(remote.place)
-        others.write_bytes(bytes(free.f_bavail * free.f_frsize - 20_000))
-        with pytest.raises(NoRoom, match=r"is full: .* of its budget of .*Make room there.*as soon as there is room"):
-            read(cache, 3)
-        others.unlink()
-        assert read(cache, 3) == remote.expected(cache, 3)
 
 
 class TestJobs:
