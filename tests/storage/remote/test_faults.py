@@ -41,7 +41,7 @@ from helpers.waiting import wait_until
 
 from packtrain._core.errors import MissingDependency, RemoteError
 from packtrain._core.installing import extra_command
-from packtrain._storage.remote.client import ObjectStore, _Service
+from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.remote.objects import Objects
 from packtrain._storage.remote.urls import Url
 
@@ -476,34 +476,3 @@ def test_a_store_that_has_answered_is_waited_for(
     # An answer that says no more than that somebody is there.
     between.script(Rule(SLOW_DOWN, method="HEAD", times=3))
     assert bucket.Bucket().size(url) == len(DATA)
-
-
-def test_two_threads_bury_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever comes second waits until it has ended, too, and can say how."""
-    require_module("obstore")
-    service = _Service(False)
-    process = service._process._process
-    process.send_signal(signal.SIGSTOP)
-    ending, waited = threading.Event(), threading.Event()
-
-    def kill() -> None:
-        ending.set()
-        waited.wait(60)
-        process.send_signal(signal.SIGKILL)
-
-    def wait(timeout: float | None = None) -> int:
-        if timeout is None:
-            waited.set()
-        return really_wait(timeout)
-
-    really_wait = process.wait
-    monkeypatch.setattr(process, "kill", kill)
-    monkeypatch.setattr(process, "wait", wait)
-    first = threading.Thread(target=service.close)
-    first.start()
-    try:
-        assert ending.wait(60)
-        assert service.bury() == "was killed by SIGKILL"
-    finally:
-        waited.set()
-        first.join()

@@ -12,7 +12,6 @@ import pytest
 from helpers.objects.faults import Fault, Reset, Rule, Status, Truncate
 from helpers.objects.proxy import Proxy
 from helpers.objects.servers import KEY_ID, SECRET, Server
-from helpers.support import require_module
 
 from packtrain._core.errors import Denied, RemoteError, UsageError
 from packtrain._storage.remote.client import ObjectStore
@@ -112,16 +111,6 @@ def test_a_signature_in_the_query_is_not_shown(
             ask()
         assert without_secrets(all_text(caught.value))
     assert without_secrets("".join(capfd.readouterr()))
-
-
-def test_obstore_itself_would_show_it(signed: Proxy) -> None:
-    require_module("obstore")
-    import obstore
-
-    signed.script(Rule(TELLING, method="", times=None))
-    store = obstore.store.from_url("az://bucket", client_options={"allow_http": True})
-    with pytest.raises(Exception, match=WRONG):
-        obstore.get(store, "folder/object")
 
 
 def test_a_configuration_that_cannot_be_understood_is_not_shown(

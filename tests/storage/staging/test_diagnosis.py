@@ -154,30 +154,23 @@ class TestMounts:
                 compared += 1
         assert compared > 1
 
-    def test_the_uppermost_counts(self) -> None:
-        found = mount_of(Path("/dev/shm/x"), parse_mounts(JOB))
-        assert found is not None and found.id == 90
-
-    def test_what_lies_under_a_later_mount_is_hidden(self) -> None:
-        found = mount_of(Path("/dev/shm/x"), parse_mounts(HOST + "99 24 0:99 / /dev rw - tmpfs tmpfs rw\n"))
-        assert found is not None and found.device == "0:99"
-
-    @pytest.mark.parametrize("path", ["/", "/dev/shm/x", "/dev", "/devices", "/local disk/x", "/local disk2"])
-    @pytest.mark.parametrize("text", [HOST, JOB])
-    def test_those_that_hold_a_path_are_enough_to_find_the_one(self, path: str, text: str) -> None:
-        found = parse_mounts(text, Path(path))
-        assert mount_of(Path(path), found) == mount_of(Path(path), parse_mounts(text))
-        assert all(Path(path).is_relative_to(mount.point) for mount in found)
-
-    def test_similar_names_are_others(self) -> None:
-        found = mount_of(Path("/local disk2"), parse_mounts(HOST))
-        assert found is not None and found.point == Path("/")
-
-    def test_without_a_root(self) -> None:
-        """As after chroot into a folder that is not a mount point."""
-        mounts = parse_mounts("60 27 0:5 / /proc rw - proc proc rw\n")
-        assert mount_of(Path("/data"), mounts) is None
-        assert mount_of(Path("/proc/1"), mounts) is not None
+    @pytest.mark.parametrize(
+        ("path", "mounts", "id"),
+        [
+            ("/dev/shm/x", JOB, 90),  # the uppermost
+            ("/dev/shm/x", HOST + "99 24 0:99 / /dev rw - tmpfs tmpfs rw\n", 99),  # which hides what lies below
+            ("/local disk2", HOST, 27),
+            ("/data", "60 27 0:5 / /proc rw - proc proc rw\n", None),  # after chroot
+            ("/proc/1", "60 27 0:5 / /proc rw - proc proc rw\n", 60),
+        ],
+    )
+    def test_the_mount_of_a_path(self, path: str, mounts: str, id: int | None) -> None:
+        found = mount_of(Path(path), parse_mounts(mounts))
+        assert (None if found is None else found.id) == id
+        # Those that hold the path are enough.
+        holding = parse_mounts(mounts, Path(path))
+        assert mount_of(Path(path), holding) == found
+        assert all(Path(path).is_relative_to(mount.point) for mount in holding)
 
     def test_what_is_no_line_is_left_out(self) -> None:
         assert len(parse_mounts(f"nonsense\n{HOST}\n1 2\n\n")) == len(parse_mounts(HOST)) == 5

@@ -7,16 +7,12 @@ import copy
 import os
 import pickle
 import shutil
-import subprocess
-import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from helpers.staging.children import Child, Children
 from helpers.staging.laws import root_of
-from helpers.waiting import wait_until
 
 import packtrain._core
 import packtrain._storage.staging
@@ -204,37 +200,6 @@ class TestForks:
             assert try_lock(root, "key", "build") is None
             assert fork(lambda: None) == 0
             assert try_lock(root, "key", "build") is None
-
-    def test_programs_do_not_inherit_it_unless_told(self, staged: Staged, place: Path) -> None:
-        wait = [sys.executable, "-c", "import sys; sys.stdin.read()"]
-        for inherited in (False, True):
-            lease = lease_on(staged.path)
-            assert lease is not None
-            descriptors = (lease.fileno(),) if inherited else ()
-            with subprocess.Popen(wait, stdin=subprocess.PIPE, pass_fds=descriptors, close_fds=inherited) as program:
-                staged.lease.close()
-                lease.close()
-                command = Path(f"/proc/{program.pid}/cmdline")
-                wait_until(lambda command=command: "python" in command.read_text(), "it has begun")  # type: ignore[misc]
-                assert the_entry(place).leased is inherited
-                program.communicate()
-            assert not the_entry(place).leased
-
-
-def test_waiting_for_a_lock_does_not_stop_other_threads(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    taken = threading.Event()
-
-    def take() -> None:
-        with Lock(path):
-            taken.set()
-
-    thread = threading.Thread(target=take)
-    with Lock(path):
-        thread.start()
-        assert not taken.is_set()
-    thread.join()
-    assert taken.is_set()
 
 
 def test_a_lease_file_is_never_removed(staged: Staged, place: Path) -> None:

@@ -14,8 +14,8 @@ from helpers.support import flip
 
 from packtrain import StageOptions, stage
 from packtrain._core.manifest import Link, Manifest
-from packtrain.errors import SourceChanged, StagingError
-from packtrain.staging import evict, repair
+from packtrain.errors import SourceChanged
+from packtrain.staging import repair
 
 
 def linked(dataset: Path, folder: Path, base: str) -> Path:
@@ -78,12 +78,3 @@ def test_a_lost_or_damaged_copy_is_repaired_from_the_shard(dataset: Path, place:
     flip(staged.path / damaged, 700)
     assert set(repair(place, staged.path).files) == {lost, damaged}
     assert shards(staged.path) == shards(tmp_path / "foreign")
-
-
-def test_the_only_copy_is_kept(dataset: Path, place: Path, tmp_path: Path) -> None:
-    staged = stage(dataset, place)
-    staged.lease.close()
-    (tmp_path / "foreign" / Manifest.load(dataset).shards[0].name).unlink()
-    with pytest.raises(StagingError, match="no longer holds it"):
-        evict(place, [staged.id])
-    assert staged.path.exists()

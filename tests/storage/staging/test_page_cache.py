@@ -12,7 +12,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 from helpers.staging.copies import copied, made, noise
 from helpers.support import output_of, tool
@@ -114,15 +113,3 @@ def test_checking(tmp_path: Path, files: list[SourceFile], way: str) -> None:
 def test_warming(tmp_path: Path, files: list[SourceFile]) -> None:
     warm_files(tmp_path / "source", files)
     assert_pages(tmp_path / "source", files, ALL)
-
-
-def test_cached_pages(tmp_path: Path, files: list[SourceFile]) -> None:
-    """The same pages are cached afterwards."""
-    path = tmp_path / "source" / files[2].name
-    touch(path, 20 * MiB, WARM_PAGES)
-    with path.open("rb") as opened:
-        found = kernel.cached_pages(opened.fileno(), 16 * MiB, files[2].bytes - 16 * MiB)
-    first = 4 * MiB // mmap.PAGESIZE
-    assert found is not None
-    assert set(np.flatnonzero(found)) <= set(range(first, first + WARM_PAGES))
-    assert np.count_nonzero(found) > 0.9 * WARM_PAGES

@@ -74,11 +74,3 @@ def test_content_is_checked(disk: Path) -> None:
     (disk / "target").mkdir()
     with pytest.raises(SourceChanged, match=files[3].name):
         copies.copied(disk / "source", disk / "target", files, disk / "journal")
-
-
-@pytest.mark.complete
-def test_other_file_systems_are_written_to(disk: Path, tmp_path: Path) -> None:
-    files = made(disk / "source", noise(SIZES))
-    (tmp_path / "target").mkdir()
-    assert copies.copied(disk / "source", tmp_path / "target", files, tmp_path / "journal") == (sum(SIZES), 0)
-    assert_copied(tmp_path / "target", noise(SIZES))

@@ -296,17 +296,6 @@ class TestFaults:
             stage(url, place)
         assert [entry.state for entry in entries(place)] == ["interrupted"]
 
-    def test_a_store_that_fails(self, url: str, objects: FolderObjects, place: Path) -> None:
-        def fail(member: str, key: str) -> None:
-            if member == "read_into":
-                raise RemoteError("503 Slow Down")
-
-        objects.fault = fail
-        with pytest.raises(RemoteError, match="503 Slow Down"):
-            stage(url, place)
-        objects.fault = lambda member, key: None
-        assert_same(staged(url, place), objects.path(url))
-
     def test_a_disk_that_is_full(
         self, url: str, objects: FolderObjects, place: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -136,23 +136,3 @@ def test_ctrl_c_does_not_wait_for_a_store_that_stalls(
         _, said = process.communicate(timeout=15)
     assert process.returncode == 130
     assert "Traceback" not in said
-
-
-@pytest.mark.complete
-def test_the_commands(moto_server: Server, dataset: Path, place: Path) -> None:
-    url = uploaded(moto_server, dataset)
-    with moto_server.in_environment():
-        done = {
-            name: subprocess.run([*PACKTRAIN, name, url, *rest], capture_output=True, text=True, check=True)
-            for name, rest in (("info", ()), ("verify", ("--decode",)), ("stage", ("--to", str(place))))
-        }
-        assert f"{url} (tar)" in done["info"].stdout
-        assert f"{url}: 16 records in 4 shard(s) checked and decoded: no problems" in done["verify"].stdout
-        path = Path(done["stage"].stdout.removesuffix("\n"))
-        assert_same(path, dataset)
-        listed = subprocess.run([*PACKTRAIN, "staged", "list", "--to", str(place), "--json"], capture_output=True)
-        assert [entry["source"] for entry in json.loads(listed.stdout)["entries"]] == [url]
-        evicted = [*PACKTRAIN, "staged", "evict", "--force", url, "--to", str(place)]
-        assert f"{path.name}: evicted" in subprocess.run(evicted, capture_output=True, text=True, check=True).stdout
-        for run in done.values():
-            assert SECRET not in run.stdout + run.stderr

@@ -156,25 +156,6 @@ class TestBudget:
         assert present() == 5
         found.close()
 
-    @pytest.mark.complete
-    def test_the_largest_counts_when_a_fetcher_dies_and_the_smaller_job_comes_first(self, remote: Remote) -> None:
-        small, large = budget_for(remote, 5), budget_for(remote, 50)
-        cache = remote.open(large)
-        for chunk in range(40):
-            read(cache, chunk)
-        kill_fetcher(cache)
-        other = remote.open(small)
-        assert other.state()["present"] == 40
-        for chunk in (40, 41):
-            read(other, chunk)
-        assert cache.state()["present"] >= 40, "a chunk or two made room for those that somebody waited for"
-        read(cache, 42)
-        assert cache.state()["present"] >= 41
-        cache.close()
-        wait_until(lambda: other.state()["budget"] == small, "the larger job has left")
-        read(other, 43)
-        wait_until(lambda: other.state()["present"] <= 5, "the others are gone")
-
     def test_a_chunk_larger_than_the_budget(self, remote: Remote) -> None:
         cache = remote.open(budget_for(remote, 1) - 40_000)
         with pytest.raises(NoRoom, match=r"chunk 3 takes 6\d\.\d KiB.*raise the budget"):
@@ -237,25 +218,6 @@ class TestBudget:
 
 
 class TestJobs:
-    @pytest.mark.complete
-    def test_two_with_other_seeds_share_a_cache(self, remote: Remote) -> None:
-        """Neither loses a chunk that it needs, and together they fetch less than each alone."""
-        budget = budget_for(remote, 60)
-        cache = remote.open(budget)
-        with watched(cache, budget):
-            maps: dict[int, mmap.mmap] = {}
-            steps = [consume(cache, f"job {seed}", range(seed, seed + 2), maps=maps) for seed in (0, 100)]
-            asked = 0
-            while steps:
-                for job in list(steps):
-                    found = next(job, None)
-                    if found is None:
-                        steps.remove(job)
-                    else:
-                        assert found[1] == remote.expected(cache, found[0])
-                        asked += 1
-        assert cache.state()["fetched"] < 1.4 * 2 * 2 * 0.4 * CHUNKS + CHUNKS
-
     def test_one_that_stalls_stops_no_other(self, remote: Remote) -> None:
         cache = remote.open(budget_for(remote, 60))
         stalled = consume(cache, "stalled", range(7, 9))
@@ -266,25 +228,6 @@ class TestJobs:
         before = cache.state()["fetched"]
         assert next(stalled)[1] and first[1] == remote.expected(cache, first[0])
         assert cache.state()["fetched"] <= before + 1
-
-    @pytest.mark.complete
-    def test_one_that_is_stopped_with_chunks_mapped_stops_no_other(self, remote: Remote) -> None:
-        budget = budget_for(remote, 50)
-        cache = remote.open(budget)
-        child = os.fork()
-        if not child:
-            try:
-                maps = [mmap.mmap(cache.open(chunk), 0, access=mmap.ACCESS_READ) for chunk in range(10)]
-                os.kill(os.getpid(), signal.SIGSTOP)
-                os._exit(0 if all(map(bytes, maps)) else 1)
-            finally:
-                os._exit(2)
-        os.waitid(os.P_PID, child, os.WSTOPPED)
-        with watched(cache, budget):
-            for chunk, data in consume(cache, "running", range(1)):
-                assert data == remote.expected(cache, chunk)
-        os.kill(child, signal.SIGCONT)
-        assert os.waitpid(child, 0)[1] == 0, "what it had mapped is still there"
 
     def test_one_that_dies_is_forgotten(self, remote: Remote) -> None:
         cache = remote.open(budget_for(remote, 50))
