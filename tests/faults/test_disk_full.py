@@ -134,21 +134,6 @@ def test_small_file_system(packer: FaultServer, job: Job, tmp_path: Path, mounte
     assert pages > 20
 
 
-@pytest.mark.complete
-def test_file_system_out_of_inodes(
-    packer: FaultServer, small_job: Job, tmp_path: Path, mounted: Callable[[str], Path]
-) -> None:
-    expected = small_job.packed(tmp_path / "undisturbed")
-    out = mounted("nr_inodes=1") / "out"
-    for inodes in (1, 2, 3, 5, 8, 13, 21):
-        give(out.parent, f"nr_inodes={inodes}")
-        print(inodes, "inodes")
-        assert_no_space(small_job.program(packer, renewed(out)).run(), out)
-        give(out.parent, "nr_inodes=1000")
-        assert_completed(out, expected, small_job.run)
-        renewed(out)
-
-
 def test_the_room_that_a_dead_packer_took_is_free_again(
     packer: FaultServer, job: Job, mounted: Callable[[str], Path]
 ) -> None:

@@ -11,14 +11,13 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from crc32c import crc32c
+from helpers.staging.remote import FolderObjects
+from typing_extensions import override
 
-from packtrain._core.errors import Denied, NotThere, RemoteError
-from packtrain._storage.remote.objects import Found, Head, Objects
+from packtrain._core.errors import Denied, RemoteError
 from packtrain._storage.remote.urls import Url
 from packtrain._storage.streams import server
 
@@ -26,11 +25,12 @@ STORE = "PACKTRAIN_TEST_STORE"
 SPEC = "helpers.local_objects:LocalObjects"
 
 
-class LocalObjects(Objects):
+class LocalObjects(FolderObjects):
     """Objects in the folder that `STORE` names."""
 
     def __init__(self) -> None:
-        self.folder = Path(os.environ[STORE])
+        super().__init__(Path(os.environ[STORE]))
+        self.lists = True
         if (self.folder / "impatient").exists():
             # Of the fetcher that this object store is for.
             server.IDLE_SECONDS = 1.0  # type: ignore[misc]
@@ -39,35 +39,12 @@ class LocalObjects(Objects):
             os.truncate(deaths, left - 1)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def path(self, url: Url) -> Path:
-        return self.folder / url.bucket / url.key
-
-    def size(self, url: Url) -> int:
-        try:
-            return self.path(url).stat().st_size
-        except FileNotFoundError:
-            raise NotThere(f"{url} is not there") from None
-
-    def head(self, url: Url) -> Head:
-        return Head(self.size(url), "")
-
-    def checksum(self, url: Url) -> int:
-        self.size(url)
-        return crc32c(self.path(url).read_bytes())
-
-    def read(self, url: Url, most: int) -> bytes:
-        if (size := self.size(url)) > most:
-            raise RemoteError(f"{url} has {size} bytes")
-        return self.path(url).read_bytes()
-
+    @override
     def read_into(self, url: Url, offset: int, view: memoryview) -> None:
         self._note(f"{url.name} {offset} {len(view)}")
-        self.size(url)
+        data = bytearray(self.found("read_into", url).read_bytes()[offset : offset + len(view)])
         if os.environ.get("AWS_SESSION_TOKEN", "") != self._token():
             raise Denied(f"{url}: the credentials have expired")
-        with self.path(url).open("rb") as file:
-            file.seek(offset)
-            data = bytearray(file.read(len(view)))
         match self._fault(url.name):
             case "wrong":
                 data[min(100, len(data) - 1)] ^= 1  # of the first record
@@ -93,29 +70,6 @@ class LocalObjects(Objects):
         if len(data) != len(view):
             raise RemoteError(f"{url}: {len(data)} bytes arrived of {len(view)}")
         view[:] = data
-
-    def copy_into(self, url: Url, offset: int, size: int, descriptor: int) -> int:
-        data = bytearray(size)
-        self.read_into(url, offset, memoryview(data))
-        os.pwrite(descriptor, data, offset)
-        return int(crc32c(data))
-
-    def list(self, url: Url) -> Iterator[Found]:
-        for path in sorted(self.path(url).rglob("*")):
-            if path.is_file():
-                yield Found(str(path.relative_to(self.path(url))), path.stat().st_size)
-
-    def write(self, url: Url, data: bytes, *, new: bool = False) -> bool:
-        raise NotImplementedError
-
-    def upload(self, url: Url, path: Path) -> None:
-        raise NotImplementedError
-
-    def remove(self, url: Url) -> None:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        pass
 
     def _token(self) -> str:
         """The only token that is good; none if the store is open to everybody."""

@@ -6,8 +6,8 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytest
 from crc32c import crc32c
 from typing_extensions import override
 
@@ -15,6 +15,9 @@ from packtrain._core.errors import NotThere, RemoteError
 from packtrain._storage.remote import client
 from packtrain._storage.remote.objects import Found, Head, Objects
 from packtrain._storage.remote.urls import Url
+
+if TYPE_CHECKING:
+    import pytest  # slow, and not for the processes that fetch
 
 BUCKET = "s3://bucket"
 
@@ -48,20 +51,20 @@ class FolderObjects(Objects):
 
     @override
     def head(self, url: Url) -> Head:
-        path = self._found("head", url)
+        path = self.found("head", url)
         found = path.stat()
         return Head(found.st_size, f"{found.st_size}:{found.st_ino}:{found.st_mtime_ns}:{found.st_ctime_ns}")
 
     @override
     def read(self, url: Url, most: int) -> bytes:
-        data = bytearray(self._found("read", url).read_bytes())
+        data = bytearray(self.found("read", url).read_bytes())
         assert len(data) <= most
         self.spoil(url.key, 0, memoryview(data))
         return bytes(data)
 
     @override
     def read_into(self, url: Url, offset: int, view: memoryview) -> None:
-        with self._found("read_into", url).open("rb") as file:
+        with self.found("read_into", url).open("rb") as file:
             file.seek(offset)
             data = bytearray(file.read(len(view)))
         self.spoil(url.key, offset, memoryview(data))
@@ -78,7 +81,7 @@ class FolderObjects(Objects):
 
     @override
     def checksum(self, url: Url) -> int:
-        return crc32c(self._found("checksum", url).read_bytes())
+        return crc32c(self.found("checksum", url).read_bytes())
 
     @override
     def list(self, url: Url) -> Iterator[Found]:
@@ -104,7 +107,7 @@ class FolderObjects(Objects):
     def close(self) -> None:
         return
 
-    def _found(self, member: str, url: Url) -> Path:
+    def found(self, member: str, url: Url) -> Path:
         with self._lock:
             self.requests.append((member, url.key))
         self.fault(member, url.key)

@@ -92,6 +92,11 @@ class TestContent:
         assert fetched == sum(cache.table.bytes)
 
 
+def spoilt(data: bytes, wrong: str) -> bytes:
+    """A shard of which the first record is wrong, or all of them are."""
+    return data[:600] + bytes([data[600] ^ 1]) + (data[601:] if wrong == "a record" else bytes(len(data) - 601))
+
+
 class TestWrongBytes:
     """What the store returns never becomes a chunk unless all of its records are what was packed."""
 
@@ -127,7 +132,7 @@ class TestWrongBytes:
         write_plain(remote.dataset, [[3000] * 8])
         shard = remote.dataset / "t-000000.tar"
         sound = shard.read_bytes()
-        shard.write_bytes(sound[:600] + bytes([sound[600] ^ 1]) + sound[601:])
+        shard.write_bytes(spoilt(sound, "a record"))
         cache, careless = remote.open(4 * MiB, check=True), remote.open(4 * MiB)
         manifest = Manifest.load(cache.dataset)
         store = RecordStore(cache.dataset, chunks=cache)
@@ -154,9 +159,7 @@ class TestWrongBytes:
     def test_what_stays_wrong_is_not_fetched_for_each_of_its_records(self, wrong: str, remote: Remote) -> None:
         write_plain(remote.dataset, [[3000] * 8])
         shard = remote.dataset / "t-000000.tar"
-        data = bytearray(shard.read_bytes())
-        data[600:] = bytes([data[600] ^ 1]) + (data[601:] if wrong == "a record" else bytes(len(data) - 601))
-        shard.write_bytes(data)
+        shard.write_bytes(spoilt(shard.read_bytes(), wrong))
         cache = remote.open(4 * MiB)
         reads = []
         for _ in range(5):
@@ -171,8 +174,7 @@ class TestWrongBytes:
         write_plain(remote.dataset, [[3000] * 8])
         shard = remote.dataset / "t-000000.tar"
         sound = shard.read_bytes()
-        shard.write_bytes(sound[:600] + bytes([sound[600] ^ 1]) + (sound[601:] if wrong == "a record" else bytes(99)))
-        os.truncate(shard, len(sound))
+        shard.write_bytes(spoilt(sound, wrong))
         before = remote.open(4 * MiB, check=wrong == "a record")
         records = RecordStore(before.dataset, chunks=before)
         for _ in range(3):
