@@ -120,23 +120,21 @@ class TestOpened:
             open_dataset(address or remote.dataset, stage=tmp_path / "nowhere")
         assert "`to`" not in str(error.value)
 
-    def test_a_budget_that_does_not_hold_the_index(self, remote: Remote) -> None:
+    @pytest.mark.parametrize(
+        ("options", "budget", "error", "message"),
+        [
+            ({}, 4096, NoRoom, r"the index of s3://bucket/set takes .* raise the budget"),
+            ({"budget": 1000}, 50 * MiB, NoRoom, r"raise it \(`StageOptions.budget`\).* \(`open_dataset\(budget=\)`\)"),
+            ({"warm": True}, MiB, UsageError, "`packtrain stage`, which accepts it, and open the printed path"),
+            ({"threads": 2}, MiB, UsageError, "`packtrain stage`, which accepts it, and open the printed path"),
+        ],
+    )
+    def test_what_does_not_fit_or_is_for_copies_only(
+        self, options: dict[str, Any], budget: int, error: type[Exception], message: str, remote: Remote
+    ) -> None:
         write_plain(remote.dataset, [[10] * 3000])
-        with pytest.raises(NoRoom, match=r"the index of s3://bucket/set takes .* raise the budget"):
-            remote.open(4096)
-
-    @pytest.mark.parametrize("option", [{"warm": True}, {"threads": 2}])
-    def test_what_a_copy_honours_is_asked_of_a_copy(self, option: dict[str, Any], remote: Remote) -> None:
-        write_plain(remote.dataset, [[10]])
-        with pytest.raises(UsageError, match=r"`packtrain stage`, which accepts it, and open the printed path"):
-            open_stream(URL, StageOptions(remote.place, **option), MiB, LocalObjects())
-
-    def test_two_budgets_have_two_names(self, remote: Remote) -> None:
-        write_plain(remote.dataset, [[MiB]])
-        with pytest.raises(
-            NoRoom, match=r"raise it \(`StageOptions.budget`\).* lower its own \(`open_dataset\(budget=\)`\)"
-        ):
-            open_stream(URL, StageOptions(remote.place, budget=1000), 50 * MiB, LocalObjects(), fetch_with=SPEC)
+        with pytest.raises(error, match=message):
+            open_stream(URL, StageOptions(remote.place, **options), budget, LocalObjects(), fetch_with=SPEC)
 
     def test_it_is_opened_by_its_address(self, remote: Remote) -> None:
         write_plain(remote.dataset, [[MiB]])
