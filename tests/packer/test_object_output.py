@@ -23,11 +23,8 @@ from PIL import Image
 
 from packtrain import PackOptions, pack
 from packtrain._core.options import FORMATS
-from packtrain._packer import object_output
-from packtrain._packer.object_output import ObjectOutput
-from packtrain._storage.remote.objects import Found
 from packtrain._storage.remote.urls import Url
-from packtrain.errors import Denied, ListError, OutputConflict, RemoteError, UsageError
+from packtrain.errors import ListError, OutputConflict, RemoteError, UsageError
 
 IMAGES = 36
 OPTIONS = PackOptions(shard_size=20_000)
@@ -232,31 +229,3 @@ def test_two_packers_at_once_make_one_dataset(store: Server, listing: Path, tmp_
         thread.join()
     assert not failures
     assert objects_of(store, url) == tree(tmp_path / "here")
-
-
-def test_an_output_travels_to_other_processes(tmp_path: Path) -> None:
-    import pickle
-
-    output = pickle.loads(pickle.dumps(ObjectOutput(Url.parse("s3://bucket/out"), tmp_path)))
-    assert (str(output.address), output.folder) == ("s3://bucket/out", tmp_path)
-
-
-def test_a_dataset_is_finished_by_who_may_not_remove_its_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    class Refusing:
-        def list(self, url: Url) -> Iterator[Found]:
-            return (Found(name, 1) for name in ("manifest.json", "plan.json", "parts/a.npz", "parts/b.npz"))
-
-        def read(self, url: Url, most: int) -> bytes:
-            return b"{}"
-
-        def remove(self, url: Url) -> None:
-            asked.append(url.name)
-            raise Denied(f"{url}: no")
-
-    monkeypatch.setattr(object_output, "ObjectStore", lambda patient: Refusing())
-    output = ObjectOutput(Url.parse("s3://bucket/set"), tmp_path)
-    output.prepare()
-    output.finish()
-    assert asked

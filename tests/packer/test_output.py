@@ -82,7 +82,7 @@ def test_shards_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (tmp_path / "parts" / "a.tar.npz").exists()
 
 
-def test_a_cluster_packs_all_parts(tmp_path: Path) -> None:
-    listing = image_set(tmp_path / "images", 3)
-    with pytest.raises(UsageError, match="leave out `part`, or `engine`"):
-        pack(listing, tmp_path / "out", OPTIONS, engine=engine, part="1/2")
+def test_the_first_plan_is_that_of_all(tmp_path: Path) -> None:
+    for data in (b"first", b"second"):
+        output.Output(tmp_path / "out").offer_plan(data)
+    assert tree(tmp_path) == {"out/plan.json": b"first"}

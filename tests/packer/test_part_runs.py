@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import pickle
 import re
 from collections.abc import Callable, Iterable
@@ -30,7 +29,7 @@ from packtrain._packer.markers import Marker
 from packtrain._packer.notes import ShardNote, note_path, read_note
 from packtrain._packer.output import Output
 from packtrain._packer.plan import Plan
-from packtrain.errors import OutputConflict, PackError, ShardFailed, TooManyRejects, UnreadableFile, UsageError
+from packtrain.errors import OutputConflict, PackError, ShardFailed, TooManyRejects
 from packtrain.reports import PackStatus
 
 COUNT = 12
@@ -121,46 +120,6 @@ def test_any_schedule_of_parts_gives_the_bytes_of_one_run(
         merge(out, max_rejects=2)
         assert tree(out) == expected
         assert pack_status(out).complete
-
-
-def test_a_note_that_cannot_be_read_stops_every_run_that_needs_it(
-    listing: Path, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever packed on would pack everything again, because of one wrong permission or one moment of a bad network."""
-    pack_part(listing, tmp_path, "1/1")
-    before, note = tree(tmp_path), note_path(tmp_path, Plan.load(tmp_path).shards[1].name)
-    opened = os.open
-
-    def refuse(path: Any, *arguments: Any, **options: Any) -> int:
-        if Path(path) == note:
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return opened(path, *arguments, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("os.open", refuse)
-        for run in (
-            lambda: pack_part(listing, tmp_path, "2/3"),
-            lambda: pack(listing, tmp_path, OPTIONS, max_rejects=2),
-            lambda: merge(tmp_path, max_rejects=2),
-            lambda: pack_status(tmp_path),
-        ):
-            with pytest.raises(UnreadableFile, match=f"the note {note} cannot be read: Permission denied: give this"):
-                run()
-    assert tree(tmp_path) == before
-    merge(tmp_path, max_rejects=2)
-    assert tree(tmp_path) == expected
-
-
-def test_a_part_of_another_plan_is_refused_by_name(listing: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    pack_part(listing, out, "1/2")
-    before = tree(out)
-    with pytest.raises(OutputConflict, match="seed: 0 there, 1 asked for"):
-        pack(listing, out, replace(OPTIONS, seed=1), part="2/2", max_rejects=2)
-    other = image_set(tmp_path / "other", 3)
-    with pytest.raises(OutputConflict, match="list_sha256: "):
-        pack(other, out, OPTIONS, part="2/2", max_rejects=2)
-    assert tree(out) == before
 
 
 class TestBesideEachOther:
@@ -311,23 +270,6 @@ class TestMerge:
         assert tree(tmp_path / "out") == tree(tmp_path / "local")
         assert merge(tmp_path / "out", max_rejects=0).complete_before, "it was accepted once"
 
-    def test_refused_lines_of_parts_are_tried_again_by_a_run_without_them(self, tmp_path: Path) -> None:
-        """A part would replace what a merge beside it has just read."""
-        listing = image_set(tmp_path / "images", COUNT)
-        good = (tmp_path / "images" / "image 5.jpg").read_bytes()
-        (tmp_path / "images" / "image 5.jpg").write_bytes(b"<html>")
-        for part in ("1/2", "2/2"):
-            pack(listing, tmp_path / "out", OPTIONS, part=part, max_rejects=1)
-        (tmp_path / "images" / "image 5.jpg").write_bytes(good)
-        before = tree(tmp_path / "out")
-        with pytest.raises(UsageError, match=r"`retry_rejects` replaces finished shards.* leave out `part`"):
-            pack(listing, tmp_path / "out", OPTIONS, part="1/3", retry_rejects=True)
-        assert tree(tmp_path / "out") == before
-        assert pack(listing, tmp_path / "out", OPTIONS, max_rejects=0, retry_rejects=True).packed == 1
-        pack(listing, tmp_path / "local", OPTIONS)
-        found = tree(tmp_path / "out")
-        assert {name for name, data in tree(tmp_path / "local").items() if found[name] != data} == set()
-
 
 def test_a_finished_dataset_is_left_alone_and_never_reopened(
     listing: Path, expected: dict[str, bytes], tmp_path: Path
@@ -407,6 +349,8 @@ class TestStatus:
     def test_a_run_without_parts_says_what_it_packs(
         self, listing: Path, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "77")
+        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "5")
         seen: list[PackStatus] = []
         write = shard_module._write
 
@@ -417,25 +361,12 @@ class TestStatus:
         monkeypatch.setattr(shard_module, "_write", look)
         pack(listing, tmp_path, OPTIONS, max_rejects=2)
         names = [shard.name for shard in Plan.load(tmp_path).shards]
-        assert [(one.shard, one.run) for status in seen for one in status.under_way] == [
-            (name, "run without parts") for name in names
+        assert [(one.shard, one.run, one.job) for status in seen for one in status.under_way] == [
+            (name, "run without parts", "77_5") for name in names
         ]
         assert [status.missing for status in seen] == [tuple(names[number + 1 :]) for number in range(SHARDS)]
         assert all(status.seconds_left for status in seen[1:])
         assert tree(tmp_path) == expected
-
-    def test_the_job_is_named(self, listing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        seen: list[str | None] = []
-        monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "77")
-        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "5")
-        monkeypatch.setattr("packtrain._packer.shard._REPORT_SECONDS", -1)
-        pack_part(
-            listing,
-            tmp_path,
-            "1/1",
-            on_progress=lambda _: seen.extend(one.job for one in pack_status(tmp_path).under_way),
-        )
-        assert set(seen) == {"77_5"}
 
     def test_a_failed_shard_is_named_until_it_is_packed(
         self, listing: Path, expected: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
