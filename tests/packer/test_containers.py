@@ -8,9 +8,6 @@ import os
 import tarfile
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,14 +18,13 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 from helpers.samples import SUFFIXES, Sample, value_of, write_shard
-from helpers.support import soon, tree
+from helpers.support import tree
 
 from packtrain._core.files import write_all
 from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._core.schema import Field, Schema, image_field
 from packtrain._formats import container
 from packtrain._formats.writing import NewRecord, NewSample, shard_writer
-from packtrain._packer.sandbox import Died, Limits, Send, run_sandboxed
 from packtrain.errors import CorruptFile
 
 SCHEMA = Schema(
@@ -40,9 +36,6 @@ SCHEMA = Schema(
     ),
     LabelSpec(),
 )
-
-
-LIMITS = Limits(memory=1 << 28, seconds=20)
 
 
 def samples(schema: Schema, number: int) -> list[Sample]:
@@ -227,27 +220,3 @@ class TestForged:
             with pytest.raises(CorruptFile, match=f"is not a sound LMDB shard: .*{why}"):
                 lines(path, "lmdb")
             path.unlink()
-
-    def test_lmdb_of_noise_ends(self, tmp_path: Path) -> None:
-        data = shard_of(tmp_path, "lmdb").read_bytes()
-        for seed in range(5):
-            noise = bytearray(data)
-            random = np.random.default_rng(seed)
-            for at in random.integers(8192, len(noise), 200).tolist():
-                noise[at] = int(random.integers(0, 256))
-            path = tmp_path / "noise.mdb"
-            path.write_bytes(noise)
-            with soon(20), suppress(Died):
-                (message,) = run_sandboxed(partial(_count, path), Count, LIMITS)
-                assert message.found <= 4
-
-
-@dataclass(frozen=True)
-class Count:
-    """How many lines a walk found."""
-
-    found: int
-
-
-def _count(path: Path, send: Send) -> None:
-    send({"found": len(lines(path, "lmdb"))})

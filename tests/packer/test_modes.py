@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
-from helpers.corpus import png_of, wide_grey
+from helpers.corpus import wide_grey
 from helpers.support import encoded, packed, picture
-from PIL import Image, features
+from PIL import Image
 
 from packtrain import Loader, open_dataset, pack, verify
 from packtrain._codec.native import extension
@@ -83,52 +83,6 @@ def test_every_mode_is_what_convert_gives_or_refused(
         assert Image.open(io.BytesIO(stored.payload)).tobytes() == theirs.tobytes()
     else:
         assert stored.payload == b"a file"
-
-
-def png_of_16_bits(colour: int, channels: int) -> bytes:
-    """A PNG of 16 bits per channel, which Pillow cannot write."""
-    values = np.random.default_rng(0).integers(0, 1 << 16, (SIZE[1], SIZE[0], channels)).astype(">u2")
-    rows = b"".join(b"\0" + row.tobytes() for row in values)
-    return png_of(*SIZE, 16, colour, rows)
-
-
-def files() -> dict[str, bytes]:
-    """Files of every mode that a file can have."""
-    made = {f"{mode}.png": encoded(in_mode(mode), "PNG") for mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")}
-    tiffs = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "LAB", "I", "I;16", "I;16B", "F")
-    made |= {f"{mode}.tif": encoded(in_mode(mode), "TIFF") for mode in tiffs}
-    made |= {f"{mode}.ppm": encoded(in_mode(mode), "PPM") for mode in ("1", "L", "RGB", "I", "F")}
-    made |= {f"{mode}.jpg": encoded(in_mode(mode)) for mode in ("L", "RGB", "CMYK")}
-    made |= {
-        f"16 bits, {channels} channels.png": png_of_16_bits(*kind)
-        for kind in ((2, 3), (4, 2), (6, 4))
-        for channels in kind[1:]
-    }
-    if features.check("jpg_2000"):
-        made |= {f"{mode}.jp2": encoded(in_mode(mode), "JPEG2000") for mode in ("L", "RGB", "RGBA", "I;16")}
-    if features.check("webp"):
-        made["RGB.webp"] = encoded(in_mode("RGB"), "WEBP")
-    return made
-
-
-@pytest.mark.parametrize("wanted", PIXEL_MODES)
-@pytest.mark.parametrize("store", [store for store in STORES if store != "jpeg"])
-def test_a_dataset_holds_what_convert_gives_and_no_other_file(tmp_path: Path, store: str, wanted: str) -> None:
-    kinds = files()
-    for name, data in kinds.items():
-        (tmp_path / name).write_bytes(data)
-    (tmp_path / "train.txt").write_text("".join(f"{name} 0\n" for name in kinds))
-    options = StoreOptions(store, mode=wanted)
-    out = packed(tmp_path / "train.txt", tmp_path / "out", "tar", max_rejects="100%", store=options)
-    opened = open_dataset(out)
-    there = {opened.filename(row): opened.image(row) for row in range(len(opened))}
-    for name, data in kinds.items():
-        image = Image.open(io.BytesIO(data))
-        wide = image.mode in ("I", "F", "LAB") or image.mode.startswith("I;")
-        assert (name in there) is not wide, name
-        if not wide:
-            assert there[name].tobytes() == image.convert(wanted).tobytes(), name
-    assert not verify(out, decode_images=True).problems
 
 
 def test_a_field_of_arrays_keeps_the_numbers_of_an_image_of_16_bits(tmp_path: Path) -> None:
