@@ -65,10 +65,6 @@ def sleep() -> None:
     time.sleep(600)
 
 
-def dawdle() -> None:
-    time.sleep(5)
-
-
 FATES: dict[str, Callable[[], None]] = {
     "fails": fail,
     "memory": run_out_of_memory,
@@ -77,5 +73,4 @@ FATES: dict[str, Callable[[], None]] = {
     "exits": exit_at_once,
     "killed": be_killed,
     "sleeps": sleep,
-    "dawdles": dawdle,
 }

@@ -63,19 +63,17 @@ def test_what_fails_twice_is_the_end(tmp_path: Path, fate: str, workers: int, me
 
 
 @WORKERS
-def test_an_error_that_a_second_attempt_cannot_mend_is_the_end_at_once(tmp_path: Path, workers: int) -> None:
-    with pytest.raises(NoSpace, match="no space left for us"):
-        run(tmp_path, ["full"], workers)
-    assert attempts(tmp_path) == {"0": 1}
-
-
-@WORKERS
-def test_an_unknown_error_says_where_it_comes_from(tmp_path: Path, workers: int) -> None:
-    with pytest.raises((OddError, ShardFailed)) as caught:
-        run(tmp_path, ["odd"], workers)
+@pytest.mark.parametrize(
+    ("fate", "error", "told"),
+    [("full", NoSpace, ["no space left for us"]), ("odd", (OddError, ShardFailed), ["something odd (7)", "break_odd"])],
+)
+def test_what_a_second_attempt_cannot_mend_is_the_end_at_once(
+    tmp_path: Path, workers: int, fate: str, error: Any, told: list[str]
+) -> None:
+    with pytest.raises(error) as caught:
+        run(tmp_path, [fate], workers)
     traceback = str(caught.getrepr(chain=True))
-    assert "something odd (7)" in traceback
-    assert "break_odd" in traceback
+    assert all(each in traceback for each in told)
     assert attempts(tmp_path) == {"0": 1}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -10,12 +9,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from helpers.fates import work
 from helpers.processes import children
 from helpers.ray_cluster import RayCluster, a_driver, ray_cluster, title
 from helpers.ray_packing import pack_slowly
@@ -24,7 +21,6 @@ from helpers.waiting import wait_until
 
 from packtrain import PackOptions, RayEngine, pack
 from packtrain._core.options import StoreOptions
-from packtrain.errors import ShardFailed
 from packtrain.reports import PackProgress
 
 pytestmark = [
@@ -152,41 +148,3 @@ def test_a_driver_that_ends_leaves_no_task_and_the_next_one_continues(
     report = pack(listing, tmp_path, OPTIONS, engine=RayEngine(cluster.address))
     assert report.resumed >= 5
     assert tree(tmp_path) == local
-
-
-@a_driver
-def test_standard_output_is_packtrains_alone(cluster: RayCluster, listing: Path, tmp_path: Path) -> None:
-    options = ("--engine", "ray", "--address", cluster.address, "--json", *ARGUMENTS)
-    command = (sys.executable, "-m", "helpers.ray_packing", "pack", listing, tmp_path, *options)
-    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: len(list(tmp_path.glob("parts/*.npz"))) >= 1, "a shard is finished")
-    os.kill(cluster.workers()[0], signal.SIGKILL)
-    said, complained = driver.communicate(timeout=120)
-    assert json.loads(said)["records"] == COUNT
-    assert "died" in complained
-
-
-@a_driver
-def test_a_shard_that_always_fails_is_named_and_the_others_stay(cluster: RayCluster, tmp_path: Path) -> None:
-    listing = image_set(tmp_path / "images", 12)
-    options = replace(OPTIONS, seed=None)
-    pack(listing, tmp_path / "local", options)
-    # What cannot be read is not the fault of the file, so it is no reject.
-    closed = tmp_path / "images" / "image 5.jpg"
-    closed.rename(aside := tmp_path / "image 5.jpg")
-    closed.symlink_to("/proc/self/mem")
-    engine = RayEngine(cluster.address)
-    with pytest.raises(ShardFailed, match=r"train-000001\.tar failed twice: cannot read .*image 5\.jpg .*on node"):
-        pack(listing, tmp_path / "out", options, engine=engine)
-    closed.unlink()
-    aside.rename(closed)
-    pack(listing, tmp_path / "out", options, engine=engine)
-    assert tree(tmp_path / "out") == tree(tmp_path / "local")
-
-
-@a_driver
-def test_a_straggler_holds_up_nobody(cluster: RayCluster, tmp_path: Path) -> None:
-    tasks = ((tmp_path, number, "dawdles" if number == 0 else "") for number in range(30))
-    results = list(RayEngine(cluster.address)(work, tasks, workers=99, on_progress=lambda _: None))
-    assert sorted(results) == [number * number for number in range(30)]
-    assert results[-1] == 0

@@ -67,35 +67,23 @@ def test_what_fails_once_is_done_again(cluster: RayCluster, tmp_path: Path) -> N
 
 @pytest.mark.complete
 @pytest.mark.parametrize(
-    ("fate", "message"),
+    ("fate", "error", "message", "tried"),
     [
-        ("fails", "0, 'fails'.* failed twice: the disk is on holiday .on node "),
-        ("memory", "failed twice: out of memory .on node "),
+        ("fails", ShardFailed, "0, 'fails'.* failed twice: the disk is on holiday .on node ", 2),
+        ("memory", ShardFailed, "failed twice: out of memory .on node ", 2),
         # A worker that is killed at once may take the name of its node with it.
-        ("killed", "failed twice: its worker( on node .*)? died: "),
+        ("killed", ShardFailed, "failed twice: its worker( on node .*)? died: ", 2),
+        ("full", NoSpace, "no space left for us", 1),
+        ("odd", ShardFailed, r"(?s)break_odd.*something odd \(7\)", 1),
     ],
 )
 @a_driver
-def test_what_fails_twice_is_the_end(cluster: RayCluster, tmp_path: Path, fate: str, message: str) -> None:
-    with pytest.raises(ShardFailed, match=message):
+def test_what_cannot_be_mended_or_fails_twice_is_the_end(
+    cluster: RayCluster, tmp_path: Path, fate: str, error: type[Exception], message: str, tried: int
+) -> None:
+    with pytest.raises(error, match=message):
         run(cluster, tmp_path, [fate])
-    assert attempts(tmp_path) == {"0": 2}
-
-
-@pytest.mark.complete
-@a_driver
-def test_an_error_that_a_second_attempt_cannot_mend_is_the_end_at_once(cluster: RayCluster, tmp_path: Path) -> None:
-    with pytest.raises(NoSpace, match="no space left for us"):
-        run(cluster, tmp_path, ["full"])
-    assert attempts(tmp_path) == {"0": 1}
-
-
-@pytest.mark.complete
-@a_driver
-def test_an_unknown_error_says_where_it_comes_from(cluster: RayCluster, tmp_path: Path) -> None:
-    with pytest.raises(ShardFailed, match=r"(?s)break_odd.*something odd \(7\)"):
-        run(cluster, tmp_path, ["odd"])
-    assert attempts(tmp_path) == {"0": 1}
+    assert attempts(tmp_path) == {"0": tried}
 
 
 @pytest.mark.complete
