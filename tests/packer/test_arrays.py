@@ -73,18 +73,6 @@ def test_files_of_numpy_are_read_without_the_parser_of_python(monkeypatch: pytes
     assert payload == array.astype("<f4").tobytes()
 
 
-numbers = st.integers(-(2**31), 2**31) | st.floats(width=32)
-
-
-@given(st.lists(st.lists(numbers, min_size=3, max_size=3), max_size=5))
-def test_numbers_in_json_are_stored_value_for_value(rows: list[list[float]]) -> None:
-    data, wanted = json.dumps(rows).encode(), field("<f8", None, 3)
-    payload, shape = store_array(data, wanted, by_path=False)
-    assert shape == (len(rows), 3)
-    np.testing.assert_array_equal(restored(payload, shape, wanted), np.array(rows, "<f8").reshape(-1, 3))
-    assert array_form(data, by_path=False).is_open == (not rows)
-
-
 @pytest.mark.parametrize(
     ("text", "wanted", "expected"),
     [

@@ -23,7 +23,7 @@ from packtrain._core.options import LabelSpec, StoreOptions
 from packtrain._formats import container
 from packtrain._packer.options import Columns, FieldColumn
 from packtrain._packer.plan import Plan
-from packtrain.errors import CorruptFile, ListError, OutputConflict, ShardFailed, TooManyRejects, UnsupportedVersion
+from packtrain.errors import CorruptFile, ListError, OutputConflict, ShardFailed, UnsupportedVersion
 
 COUNT = 9
 SHARD_BYTES = 16_000
@@ -138,16 +138,6 @@ def test_a_sample_with_one_refused_field_is_nowhere(datasets: dict[str, Path], l
         assert line not in {sample.line for sample in walked}
 
 
-@pytest.mark.complete
-def test_the_bytes_depend_on_neither_run_nor_workers(
-    datasets: dict[str, Path], listing: Path, tmp_path: Path, format_name: str
-) -> None:
-    options = PackOptions(format_name, StoreOptions("verbatim"), columns=COLUMNS, shard_size=SHARD_BYTES)
-    pack(listing, tmp_path / "two", options, num_workers=2, max_rejects="1")
-    assert tree(tmp_path / "two") == tree(datasets[format_name])
-    assert pack(listing, tmp_path / "two", options, max_rejects="1").complete_before
-
-
 def test_a_lost_shard_is_packed_again_with_the_same_bytes(
     datasets: dict[str, Path], listing: Path, tmp_path: Path, format_name: str
 ) -> None:
@@ -155,16 +145,6 @@ def test_a_lost_shard_is_packed_again_with_the_same_bytes(
     lost = next(path for path in sorted(out.glob("train-*1.*")) if path.suffix != ".idx")
     lost.unlink()
     assert tree(packed_fields(listing, out, format_name)) == tree(datasets[format_name])
-
-
-def test_a_mended_file_completes_the_dataset(tmp_path: Path, format_name: str) -> None:
-    bad, mended = field_set(tmp_path / "bad", 6), field_set(tmp_path / "mended", 6, bad=False)
-    # The plan looks at sizes and types, not at the content, which is to be the same.
-    out = packed_fields(bad, tmp_path / "out", format_name, shard_size=4_000_000)
-    options = PackOptions(format_name, StoreOptions("verbatim"), columns=COLUMNS, shard_size=4_000_000)
-    report = pack(mended, out, options, retry_rejects=True)
-    assert (report.records, report.rejects) == (6, 0)
-    assert tree(out) == tree(packed_fields(mended, tmp_path / "anew", format_name, shard_size=4_000_000))
 
 
 def test_samples_may_have_no_image(listing: Path, tmp_path: Path, format_name: str) -> None:
@@ -382,10 +362,3 @@ def test_a_missing_file_of_any_field_is_a_reject_and_an_unreadable_one_is_not(
     (tmp_path / "gone").symlink_to("/proc/self/mem")  # a regular file; reading its first byte is EIO
     with pytest.raises(ShardFailed, match=r"cannot read .*gone \(line 1\): .*The file is not at fault"):
         packed_fields(source, tmp_path / "again", "tar", columns)
-
-
-def test_too_many_rejects_are_counted_by_field(tmp_path: Path) -> None:
-    source = table(tmp_path, ["a", "b"], [["{}", "1"], ["{}", '"x"'], ["{}", '"y"'], ["{}", "[]"], ["{}", "1"]])
-    columns = Columns(fields=(FieldColumn("b", "array", "b", by_path=False, dtype="<i8", shape=()),))
-    with pytest.raises(TooManyRejects):
-        packed_fields(source, tmp_path / "out", "tar", columns)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.making import BAD, Images, Pair, failing, image, of_line, sample, write_list
-from helpers.support import encoded, image_set, items, picture, tree
+from helpers.support import encoded, items, picture, tree
 
 from packtrain import Columns, FieldColumn, PackOptions, merge, open_dataset, pack, verify
 from packtrain._core.options import LabelSpec, StoreOptions
@@ -75,13 +75,6 @@ def test_a_list_of_the_same_images_gives_the_same_shards(tmp_path: Path) -> None
         assert [store.index.text("path", row) for row in range(COUNT)] == lines
 
 
-@pytest.mark.parametrize(
-    "inputs", [list(range(9)), tuple(range(9)), range(9), np.arange(9)], ids=["list", "tuple", "range", "array"]
-)
-def test_inputs_of_any_type(tmp_path: Path, inputs: Any) -> None:
-    assert pack(inputs, tmp_path / "out", SMALL, function=lambda number: sample(int(number))).records == 9
-
-
 def test_a_dataset_of_torch_is_read_by_number(tmp_path: Path) -> None:
     class Squares(torch.utils.data.Dataset[dict[str, Any]]):
         def __len__(self) -> int:
@@ -111,22 +104,6 @@ class TestRejects:
         assert (found["line"], found["path"]) == (BAD, str(BAD))
         assert found["reason"].startswith("ValueError: no sample of <object object> (")
         assert "making.py:" in found["reason"]
-
-    def test_too_many_stop_the_run_and_name_the_inputs(self, tmp_path: Path) -> None:
-        with pytest.raises(TooManyRejects, match=rf"line {BAD}: '{BAD}': ValueError: no sample"):
-            pack(range(COUNT), tmp_path / "out", SMALL, function=failing, max_rejects=0)
-
-    def test_a_function_that_is_mended_is_asked_again(self, tmp_path: Path) -> None:
-        (tmp_path / "out").mkdir()
-        broken = {BAD}
-
-        def function(number: int) -> dict[str, Any]:
-            return failing(number) if number in broken else sample(number)
-
-        pack(range(COUNT), tmp_path / "out", SMALL, function=function, max_rejects=1)
-        broken.clear()
-        report = pack(range(COUNT), tmp_path / "out", SMALL, function=function, retry_rejects=True)
-        assert (report.packed, report.rejects) == (1, 0)
 
     @pytest.mark.parametrize(
         ("made", "names"),
@@ -209,20 +186,6 @@ class TestPlan:
 
 
 class TestArguments:
-    def test_a_function_that_workers_cannot_import(self, tmp_path: Path) -> None:
-        with pytest.raises(UsageError, match=r"cannot be sent to workers.*top level of a module.*num_workers"):
-            pack(range(9), tmp_path / "out", function=lambda number: sample(number), num_workers=2)
-
-    def test_a_function_for_a_list(self, tmp_path: Path) -> None:
-        listing = image_set(tmp_path / "images")
-        with pytest.raises(UsageError, match=r"`function` makes samples of inputs.*train.txt is a list"):
-            pack(listing, tmp_path / "out", function=sample)
-
-    @pytest.mark.parametrize("source", [b"abc", {"a": 1}])
-    def test_what_is_no_source(self, tmp_path: Path, source: Any) -> None:
-        with pytest.raises(UsageError, match="expected a path, or samples"):
-            pack(source, tmp_path / "out")
-
     @pytest.mark.parametrize("method", ["__len__", "__repr__"])
     def test_inputs_that_do_not_say_what_they_are(self, tmp_path: Path, method: str) -> None:
         def unknown(_: object) -> Any:
@@ -235,23 +198,6 @@ class TestArguments:
             pack(inputs, tmp_path / "out", SMALL)
         with pytest.raises(UsageError, match=r"the inputs do not say .*: ValueError: Exceeds the limit"):
             pack([10**5000], tmp_path / "out", SMALL, function=sample)
-
-    def test_no_inputs(self, tmp_path: Path) -> None:
-        with pytest.raises(ListError, match="there are no inputs"):
-            pack([], tmp_path / "out", function=sample)
-
-    @pytest.mark.parametrize(
-        ("options", "names"),
-        [
-            ({"labels": "class"}, "Give a file of them as `classes`"),
-            ({"labels": "float*2"}, r"`labels` is float\*2, and the first samples have int"),
-            ({"allow_empty": True}, "`allow_empty` is for image folders"),
-            ({"root": "s3://bucket/images"}, "paths in samples are of this machine"),
-        ],
-    )
-    def test_options_that_do_not_fit(self, tmp_path: Path, options: dict[str, Any], names: str) -> None:
-        with pytest.raises(UsageError, match=names):
-            pack(range(9), tmp_path / "out", PackOptions(**options), function=sample)
 
     def test_labels_that_are_whole_may_be_float(self, tmp_path: Path) -> None:
         pack(range(9), tmp_path / "out", PackOptions(store=VERBATIM, labels=LabelSpec("float")), function=sample)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.packing import image_list, plan_of, scratch, with_lines, write_shards
-from helpers.support import flip, tree
+from helpers.support import tree
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +28,7 @@ from packtrain._packer.notes import (
 )
 from packtrain._packer.output import Output
 from packtrain._packer.rejects import read_rejects
-from packtrain.errors import CorruptFile, PackError
+from packtrain.errors import PackError
 
 
 def columns(folder: Path) -> dict[str, Any]:
@@ -142,18 +142,6 @@ def test_lines_in_another_order_of_places_are_as_planned(folder: Path) -> None:
     replace(note, columns=note.columns.rows(np.array([1, 0]))).save(folder)
     merge_notes(Output(folder), plan, image_list(6))
     assert columns(folder)["by_place"].tolist() == [1, 0, 2, 3, 4, 5]
-
-
-def test_damaged_or_missing_rejects_are_not_read(tmp_path: Path) -> None:
-    plan = plan_of(image_list(4), 3)
-    write_shards(tmp_path, plan, image_list(4), refused=[2])
-    manifest = merge_notes(Output(tmp_path), plan, image_list(4))
-    flip(tmp_path / "rejects.jsonl", 5)
-    with pytest.raises(CorruptFile, match=r"rejects\.jsonl is damaged"):
-        read_rejects(tmp_path, manifest)
-    (tmp_path / "rejects.jsonl").unlink()
-    with pytest.raises(CorruptFile, match=r"rejects\.jsonl is missing"):
-        read_rejects(tmp_path, manifest)
 
 
 @pytest.mark.complete

@@ -105,12 +105,6 @@ def test_a_note_is_read_without_the_parser_of_python(noted: Path, monkeypatch: p
     assert isinstance(note, ShardNote)
 
 
-def test_a_shard_without_a_note_has_to_be_packed(noted: Path) -> None:
-    note_path(noted, PLAN.shards[0].name).unlink()
-    assert isinstance(read_note(noted, PLAN, 0, Output(noted).holds), str)
-    assert isinstance(read_note(noted, PLAN, 1, Output(noted).holds), ShardNote)
-
-
 def test_a_note_counts_only_for_its_own_plan_and_shard(noted: Path) -> None:
     other: Plan = replace(PLAN, shard_bytes=1)
     assert isinstance(read_note(noted, other, 0, Output(noted).holds), str)

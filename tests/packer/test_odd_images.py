@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 from helpers.corpus import chunk, exif, jpegs, mutated, pngs, wide_grey, with_segment
-from helpers.support import encoded, image_set, packed, picture, sources
+from helpers.support import encoded, image_set, packed, picture
 from PIL import Image, PngImagePlugin
 
 from packtrain import PackOptions, open_dataset, pack
@@ -28,7 +28,6 @@ from packtrain._packer import images as storing
 from packtrain._packer.images import store_image
 from packtrain._packer.rejects import read_rejects
 from packtrain._packer.sources import Refused
-from packtrain.errors import ShardFailed
 
 EXTENSION = pytest.mark.skipif(native.extension is None, reason="packtrain was built without its C extension")
 PHOTO: Final = picture(1, 60, 44)
@@ -162,25 +161,6 @@ def test_whatever_pillow_raises_on_one_image_is_a_reject(
         monkeypatch.setattr("PIL.ImageFile.ImageFile.load", failing)
     with pytest.raises(Refused, match=type(error).__name__):
         store_image(data, StoreOptions("jpeg", resize="8x8", orientation="apply"))
-
-
-@pytest.mark.parametrize("store", ["raw", pytest.param("crop-ready", marks=EXTENSION)])
-def test_an_image_for_which_memory_is_short_is_named_and_not_refused(
-    images: Path, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    victim = sources(images)[2]
-    real = storing.store_image
-
-    def short(data: bytes, options: StoreOptions) -> Any:
-        if data == victim.data:
-            raise MemoryError
-        return real(data, options)
-
-    monkeypatch.setattr("packtrain._packer.encoding.store_image", short)
-    message = rf"not enough memory for .*{victim.name} \(line 2\): use fewer workers"
-    with pytest.raises(ShardFailed, match=message):
-        packed(images, tmp_path / "out", "tar", max_rejects="100%", store=StoreOptions(store))
-    assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 class TestRemarks:

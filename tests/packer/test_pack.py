@@ -11,12 +11,12 @@ from helpers.packing import TWO_A_SHARD as OPTIONS
 from helpers.packing import Stopped, stop_after
 from helpers.support import image_set, tree
 
-from packtrain import PackOptions, pack, pack_status
+from packtrain import PackOptions, pack
 from packtrain._core.manifest import Manifest
 from packtrain._core.options import StoreOptions
-from packtrain._packer.engine import failure, run_tasks
+from packtrain._packer.engine import run_tasks
 from packtrain._packer.plan import Plan
-from packtrain.errors import OutputConflict, ShardFailed, TooManyRejects
+from packtrain.errors import OutputConflict, TooManyRejects
 from packtrain.reports import PackProgress
 
 COUNT = 9
@@ -93,23 +93,6 @@ def test_a_machine_of_a_cluster_that_comes_late_changes_nothing(listing: Path, t
     assert tree(tmp_path / "out") == tree(tmp_path / "undisturbed")
 
 
-def test_a_part_whose_worker_was_killed_leaves_word_of_it(
-    listing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def killed(
-        function: Callable[..., Any], tasks: Iterable[Any], *, workers: int, on_progress: Any
-    ) -> Generator[Any, None, None]:
-        yield function(next(iter(tasks)), on_progress)
-        raise failure(next(iter(tasks)), ShardFailed("its worker was killed by signal 9"))
-
-    monkeypatch.setattr("packtrain._packer.pack_run.run_tasks", killed)
-    with pytest.raises(ShardFailed, match="failed twice"):
-        pack(listing, tmp_path, OPTIONS, part="1/2", num_workers=2)
-    (failed,) = pack_status(tmp_path).failed
-    assert (failed.shard, failed.run) == ("train-000002.tar", "part 1/2")
-    assert "killed by signal 9" in failed.why
-
-
 @pytest.mark.parametrize(("workers", "started"), [(1, 1), (3, 3), (64, 4)])
 def test_no_more_workers_are_started_than_shards_are_missing(
     listing: Path, tmp_path: Path, workers: int, started: int, monkeypatch: pytest.MonkeyPatch
@@ -127,18 +110,6 @@ def test_no_more_workers_are_started_than_shards_are_missing(
     monkeypatch.setattr("packtrain._packer.pack_run.run_tasks", run_here)
     pack(listing, tmp_path, OPTIONS, num_workers=workers)
     assert asked == [started]
-
-
-def test_progress_never_goes_back_and_ends_with_all_lines(
-    listing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("packtrain._packer.shard._REPORT_SECONDS", -1)
-    seen: list[PackProgress] = []
-    pack(listing, tmp_path, OPTIONS, on_progress=seen.append)
-    done = [state.done for state in seen]
-    assert done == sorted(done)
-    assert set(done) == set(range(COUNT + 1))
-    assert {(state.total, state.resumed, state.rejects) for state in seen} == {(COUNT, 0, 0)}
 
 
 def test_progress_counts_the_lines_of_earlier_runs(tmp_path: Path) -> None:

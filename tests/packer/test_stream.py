@@ -15,9 +15,9 @@ from helpers.support import picture, tree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packtrain import PackOptions, RayEngine, merge, open_dataset, pack, pack_status, verify
+from packtrain import PackOptions, merge, open_dataset, pack, pack_status, verify
 from packtrain._core.options import StoreOptions
-from packtrain.errors import ListError, OutputConflict, PackError, TooManyRejects, UsageError
+from packtrain.errors import ListError, OutputConflict, PackError, TooManyRejects
 from packtrain.reports import PackProgress
 
 COUNT = 100
@@ -175,28 +175,6 @@ class TestTheOutput:
         with pytest.raises(OutputConflict, match="holds a dataset, finished or not, or files"):
             pack(slow(), tmp_path / "out", SMALL)
         assert tree(tmp_path) == {"out/notes.txt": b"mine"}
-
-    @pytest.mark.parametrize(
-        ("argument", "value"),
-        [
-            ("part", "1/2"),
-            ("engine", RayEngine("auto")),
-            ("num_workers", 2),
-            ("retry_rejects", True),
-            ("spool", "/dev/shm"),
-        ],
-    )
-    def test_what_only_lists_and_inputs_have_is_refused_by_name(
-        self, tmp_path: Path, argument: str, value: Any
-    ) -> None:
-        with pytest.raises(
-            UsageError, match=f"`{argument}`: samples that come one by one.*Leave it out; or give inputs"
-        ):
-            pack(stream(9), tmp_path / "out", **{argument: value})
-
-    def test_an_address(self) -> None:
-        with pytest.raises(UsageError, match=r"pack\(folder, 's3://bucket/out'\)"):
-            pack(stream(9), "s3://bucket/out")
 
 
 def test_progress_has_no_total(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
