@@ -172,13 +172,3 @@ def test_a_dataset_that_was_indexed_in_another_order_does_not_resume(tmp_path: P
         loader(tmp_path / "other").load_state_dict(saved)
     # States of before had no such entry.
     loader(tmp_path / "other").load_state_dict({name: value for name, value in saved.items() if name != "dataset"})
-
-
-def test_the_command(tmp_path: Path) -> None:
-    shards = write_shards(tmp_path / "shards", 3)
-    arguments = ["index", str(shards[0]), str(tmp_path / "out"), "--field", "caption=txt", "--workers", "1"]
-    first = CliRunner().invoke(group, arguments)
-    assert first.exit_code == 0, first.output
-    assert "4 samples in 1 shard(s)" in first.output and "caption: text (.txt)" in first.output
-    again = CliRunner().invoke(group, ["index", f"{tmp_path}/shards", str(tmp_path / "out"), "--update", "--json"])
-    assert json.loads(again.stdout)["indexed"] == 2

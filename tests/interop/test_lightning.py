@@ -58,15 +58,19 @@ class TestFit:
         assert trained(notes) == epochs_of(runs.loader_of(), 3)
         assert trained(notes, "validate") == epochs_of(runs.loader_of(shuffle=False), 3)
 
-    def test_a_data_module(self, runs: Any, tmp_path: Path) -> None:
-        runs.trainer_of(tmp_path, max_epochs=2).fit(runs.Noting(tmp_path), datamodule=runs.Data())
-        assert trained(runs.notes_in(tmp_path)) == epochs_of(runs.loader_of(), 2)
-
-    def test_new_loaders_in_each_epoch(self, runs: Any, tmp_path: Path) -> None:
-        """A loader made for epoch 2 begins with epoch 2."""
-        trainer = runs.trainer_of(tmp_path, max_epochs=3, reload_dataloaders_every_n_epochs=1)
-        trainer.fit(runs.Noting(tmp_path), datamodule=runs.Data())
-        assert trained(runs.notes_in(tmp_path)) == epochs_of(runs.loader_of(), 3)
+    @pytest.mark.parametrize(
+        ("options", "epochs", "taken"),
+        [
+            ({"max_epochs": 2}, 2, 6),
+            # A loader made for epoch 2 begins with epoch 2.
+            ({"max_epochs": 3, "reload_dataloaders_every_n_epochs": 1}, 3, 6),
+            ({"fast_dev_run": True}, 1, 1),
+        ],
+        ids=str,
+    )
+    def test_a_data_module(self, runs: Any, options: dict[str, Any], epochs: int, taken: int, tmp_path: Path) -> None:
+        runs.trainer_of(tmp_path, **options).fit(runs.Noting(tmp_path), datamodule=runs.Data())
+        assert trained(runs.notes_in(tmp_path)) == [epoch[:taken] for epoch in epochs_of(runs.loader_of(), epochs)]
 
     @pytest.mark.parametrize(("limit", "taken"), [(1, 1), (2, 2), (0.5, 3)])
     def test_limits(self, runs: Any, limit: float, taken: int, tmp_path: Path) -> None:
@@ -75,16 +79,6 @@ class TestFit:
         notes = runs.notes_in(tmp_path)
         assert trained(notes) == [epoch[:taken] for epoch in epochs_of(runs.loader_of(), 3)]
         assert trained(notes, "validate") == [epoch[:taken] for epoch in epochs_of(runs.loader_of(shuffle=False), 3)]
-
-    def test_a_look_before_training_uses_up_no_epoch(self, runs: Any, tmp_path: Path) -> None:
-        loader = runs.loader_of()
-        next(iter(loader))
-        runs.trainer_of(tmp_path, max_epochs=2).fit(runs.Noting(tmp_path), loader)
-        assert trained(runs.notes_in(tmp_path)) == epochs_of(runs.loader_of(), 2)
-
-    def test_fast_dev_run(self, runs: Any, tmp_path: Path) -> None:
-        runs.trainer_of(tmp_path, fast_dev_run=True).fit(runs.Noting(tmp_path), datamodule=runs.Data())
-        assert trained(runs.notes_in(tmp_path)) == [epochs_of(runs.loader_of(), 1)[0][:1]]
 
     def test_overfitting_takes_the_same_batches_in_their_order(self, runs: Any, tmp_path: Path) -> None:
         trainer = runs.trainer_of(tmp_path, max_epochs=3, overfit_batches=2)
