@@ -299,7 +299,7 @@ def not_the_files_fault(error: OSError | UnreadableFile | RemoteError | MemoryEr
         return ShardFailed(str(error))
     if isinstance(error, MemoryError):
         return ShardFailed(
-            f"not enough memory for {where}: use fewer workers (--workers), or leave it out if it is too large"
+            f"not enough memory for {where}: leave it out if it is too large, or use fewer workers (--workers)"
         )
     file = where if str(error.filename) in where else f"{error.filename} of {where}"
     return ShardFailed(

@@ -45,7 +45,7 @@ def load_named(name: str, expected: str) -> Any:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         raise UsageError(
-            f"source {name}: {module_name} cannot be imported: {with_line(error, __file__)}. Modules are found in "
+            f"source {name}: {module_name} cannot be imported: {described(error)}. Modules are found in "
             f"{folder} and where packages are installed: run this in the folder of the module, or name that folder in "
             'PYTHONPATH. A program does its work under `if __name__ == "__main__":`'
         ) from error

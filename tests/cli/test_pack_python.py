@@ -106,7 +106,7 @@ def test_a_function_that_yields_samples(run: Run, module: str, tmp_path: Path) -
             "First: input 0 ('0'): SystemExit (",
         ),
         (["my_data:leaves.__wrapped__", "out"], "my_data has no leaves.__wrapped__"),
-        (["program:numbers", "out"], "program cannot be imported: SystemExit ("),
+        (["program:numbers", "out"], "program cannot be imported: SystemExit"),
         (["my_data:number", "out"], "an object of type int, neither samples nor a function that yields them"),
         (["my_data:nummbers", "out"], "my_data has no nummbers; did you mean 'numbers'?"),
         (["your_data:numbers", "out"], "your_data cannot be imported: ModuleNotFoundError: No module"),
