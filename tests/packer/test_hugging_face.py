@@ -267,29 +267,28 @@ def test_what_is_no_dataset_is_refused_with_the_reason(tmp_path: Path) -> None:
     ray = written(tmp_path / "ray", names=("ray", "ray", "pike"))
     plain = as_bytes(tmp_path / "plain", "x", None) / "train.parquet"
     numbers, none = list(range(COUNT)), r"part-0\.parquet has no column '(none|fisch|kaption)', but picture, fish"
-    for number, (source, options, error, why) in enumerate(
+    refused: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+        (cut, {}, ListError, r"part-1\.parquet"),
+        (beside(extra=numbers), {}, ListError, r"part-1\.parquet has other columns"),
+        (beside(caption=numbers), {}, ListError, r"part-1\.parquet has other columns than .*: 'caption'"),
         (
-            (cut, {}, ListError, r"part-1\.parquet"),
-            (beside(extra=numbers), {}, ListError, r"part-1\.parquet has other columns"),
-            (beside(caption=numbers), {}, ListError, r"part-1\.parquet has other columns than .*: 'caption'"),
-            (
-                beside(names=NAMES[::-1]),
-                {},
-                ListError,
-                "has other class names than .* in column 'fish'",
-            ),
-            (split, {}, UsageError, r"several splits: test, train\. .*\*\.parquet'"),
-            (plain, {}, UsageError, "say which columns of .* --image x --label label"),
-            (written(tmp_path / "unlabelled", fish=[-1] * COUNT), {}, ListError, "--image picture"),
-            (hub, {"seed": 7}, UsageError, r"`seed` 7: rows of Parquet files .* keep their order"),
-            (fifo, {}, OSError, "it is a FIFO"),
-            (tmp_path / "2.parquet", {}, ListError, r"2\.parquet has more than one column 'jpg': give each a name"),
-            (ray, {}, UsageError, "2 classes are called 'ray': give each a name of its own in `classes`"),
-            (hub, {"columns": Columns("none")}, UsageError, none),
-            (hub, {"columns": Columns("picture", "fisch")}, UsageError, none),
-            (hub, {"columns": Columns("picture", None, (CAPTION,))}, UsageError, none),
-        )
-    ):
+            beside(names=NAMES[::-1]),
+            {},
+            ListError,
+            "has other class names than .* in column 'fish'",
+        ),
+        (split, {}, UsageError, r"several splits: test, train\. .*\*\.parquet'"),
+        (plain, {}, UsageError, "say which columns of .* --image x --label label"),
+        (written(tmp_path / "unlabelled", fish=[-1] * COUNT), {}, ListError, "--image picture"),
+        (hub, {"seed": 7}, UsageError, r"`seed` 7: rows of Parquet files .* keep their order"),
+        (fifo, {}, OSError, "it is a FIFO"),
+        (tmp_path / "2.parquet", {}, ListError, r"2\.parquet has more than one column 'jpg': give each a name"),
+        (ray, {}, UsageError, "2 classes are called 'ray': give each a name of its own in `classes`"),
+        (hub, {"columns": Columns("none")}, UsageError, none),
+        (hub, {"columns": Columns("picture", "fisch")}, UsageError, none),
+        (hub, {"columns": Columns("picture", None, (CAPTION,))}, UsageError, none),
+    ]
+    for number, (source, options, error, why) in enumerate(refused):
         with soon(), pytest.raises(error, match=why):
             pack(source, tmp_path / f"out{number}", PackOptions(**options))
 

@@ -53,7 +53,7 @@ def remote(changed: Path, memory_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(cutting, "MOST", 4_096)
     monkeypatch.setattr(opening, "MOST", 4_096)
     monkeypatch.setattr(client, "ObjectStore", lambda **_: LocalObjects())
-    monkeypatch.setattr(versions, "open_version", partial(open_version, fetch_with=SPEC))
+    monkeypatch.setattr(opening, "open_version", partial(open_version, fetch_with=SPEC))
     with remote_in(memory_path) as found:
         found.dataset.parent.mkdir(parents=True)
         found.dataset.symlink_to(changed)
