@@ -21,6 +21,7 @@ from packtrain.errors import CorruptRecord
 from packtrain.transforms import (
     CenterCrop,
     Compose,
+    Pad,
     RandomCrop,
     RandomHorizontalFlip,
     RandomInvert,
@@ -38,23 +39,28 @@ def folder(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "transform",
+    ("size", "later"),
     [
-        [Resize((20, 24)), RandomInvert(1), CenterCrop((20, 24))],
-        [Resize((20, 24)), RandomInvert(1), CenterCrop((20, 24)), RandomInvert(1)],
-        [Resize((1, 24)), RandomInvert(1), RandomVerticalFlip(1)],
-        [Resize((1, 24)), RandomInvert(1), RandomVerticalFlip(1), CenterCrop((1, 24)), RandomInvert(1)],
+        ((20, 24), [CenterCrop((20, 24))]),
+        ((20, 24), [CenterCrop((20, 24)), RandomInvert(1)]),
+        ((20, 24), [CenterCrop((9, 13)), RandomHorizontalFlip(1)]),
+        ((20, 24), [CenterCrop((30, 13)), RandomInvert(1), CenterCrop((13, 30))]),
+        ((20, 24), [Pad((1, 2, 3, 4), (7, 8, 9)), Pad((1, 2, 3, 4), padding_mode="reflect")]),
+        ((20, 24), [Resize((9, 30)), RandomInvert(1), Resize((9, 9), "lanczos")]),
+        ((1, 24), [RandomVerticalFlip(1)]),
+        ((1, 24), [RandomVerticalFlip(1), CenterCrop((1, 24)), RandomInvert(1)]),
     ],
     ids=param_id,
 )
-def test_crops_and_flips_that_change_nothing_may_follow_an_effect(folder: Path, transform: Any) -> None:
+def test_what_moves_pixels_may_follow_an_effect(folder: Path, size: tuple[int, int], later: list[Any]) -> None:
+    transform = [Resize(size), RandomInvert(1), *later]
     opened = open_dataset(folder, transform)
     for row in range(len(opened)):
-        into = np.empty((transform[0].size[0], 24, 3), np.uint8)
-        image = opened._samples.make(row, (0.0,) * opened._samples.draws, into)[0]
-        expected = Compose(transform)(opened.image(row).convert("RGB"))
-        assert image is into and np.array_equal(into, np.asarray(expected))
-        assert np.array_equal(opened[row][0].permute(1, 2, 0), into)
+        expected = np.asarray(Compose(transform)(opened.image(row).convert("RGB")))
+        into = np.empty_like(expected)
+        assert opened._samples.make(row, (0.0,) * opened._samples.draws, into)[0] is into
+        np.testing.assert_array_equal(into, expected)
+        np.testing.assert_array_equal(opened[row][0].permute(1, 2, 0), expected)
 
 
 class TestRandomness:
