@@ -6,7 +6,7 @@ import ctypes
 import mmap
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -109,15 +109,6 @@ def test_reading_records_that_were_asked_for_reads_nothing_besides(cold: RecordS
     assert settled(cold, wanted) == wanted
 
 
-def test_a_store_that_was_closed_is_opened_again(cold: RecordStore) -> None:
-    wanted = expected(cold, [2])
-    cold.record(5)
-    cold.close()
-    forget(cold.path)
-    cold.field("image").will_need(2)
-    assert settled(cold, wanted) == wanted
-
-
 def test_rows_of_subsets_and_concatenations_are_those_of_their_stores(dataset: Path) -> None:
     forget(dataset)
     one = open_dataset(dataset)
@@ -198,20 +189,7 @@ def test_a_system_that_refuses_does_not_keep_a_record_from_being_read(
     assert len(store.record(0)) == store.index["length"][0]
 
 
-def noting(asked: list[int], size: int) -> Callable[[int], int]:
-    """A `will_need` that writes down for which rows it is called; each is of this size."""
-
-    def will_need(row: int) -> int:
-        asked.append(row)
-        return size
-
-    return will_need
-
-
-SIZES = st.lists(st.integers(0, 100), max_size=30)
-
-
-@given(SIZES, st.integers(0, 300))
+@given(st.lists(st.integers(0, 100), max_size=30), st.integers(0, 300))
 def test_every_row_is_asked_for_once_before_it_comes_and_no_more_than_the_window_at_a_time(
     sizes: list[int], window: int
 ) -> None:
@@ -235,23 +213,16 @@ def test_every_row_is_asked_for_once_before_it_comes_and_no_more_than_the_window
 def test_rows_are_asked_for_exactly_if_something_was_read_since_the_last_time(reads: list[bool]) -> None:
     count = 0
     asked: list[int] = []
+
+    def will_need(row: int) -> int:
+        asked.append(row)
+        return 1
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(readahead, "_blocks_read", lambda: count)
-        ahead = ReadAhead(noting(asked, 1))
+        ahead = ReadAhead(will_need)
         for read, silent in zip(reads, [False, *(not read for read in reads)], strict=False):
             asked.clear()
             assert [*ahead.through(range(3))] == [0, 1, 2]
             assert asked == ([] if silent else [0, 1, 2])
             count += 8 * read
-
-
-def test_after_a_batch_that_was_broken_off_the_next_begins_anew() -> None:
-    asked: list[int] = []
-    ahead = ReadAhead(noting(asked, 10), window=30)
-    batch: Iterator[int] = ahead.through(range(10))
-    next(batch)
-    assert asked == [0, 1, 2]
-    del batch
-    ahead._read = -1
-    assert next(ahead.through([20, 21, 22, 23])) == 20
-    assert asked == [0, 1, 2, 20, 21, 22]
