@@ -35,13 +35,6 @@ class TestFilling:
         assert "60 samples" in done.err and "ended: its source has ended" in done.err
         assert len(GrowingCache(root).dataset()) == 60
 
-    def test_a_second_one_is_refused(self, run: Run, root: Path) -> None:
-        with GrowingCache(root, "4MiB", shard_size="128KiB") as cache:
-            cache.fill(fillers.steady)
-            done = run("fill", "helpers.fillers:few", root, *SIZES)
-        assert done.code == 1
-        assert "another filler works" in done.err
-
     @pytest.mark.parametrize(
         ("number", "code", "why"), [(signal.SIGTERM, 0, "SIGTERM"), (signal.SIGINT, 130, "Ctrl-C")]
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import os
 import pickle
 import re
@@ -62,11 +61,6 @@ class TestDataset:
         filled(root, lambda: iter([{"text": "one"}, {"text": "two"}]))
         assert [sample.text for sample in GrowingCache(root).dataset()] == ["one", "two"]  # type: ignore[attr-defined]
 
-    def test_several_can_be_open(self, root: Path) -> None:
-        filled(root)
-        cache = GrowingCache(root)
-        assert [len(cache.dataset()), len(cache.dataset())] == [60, 60]
-
     def test_it_waits_for_a_filler_that_somebody_else_starts(self, root: Path) -> None:
         thread = threading.Timer(0.3, filled, [root])
         thread.start()
@@ -102,23 +96,6 @@ class TestDataset:
             with pytest.raises(FillError, match=rf"nothing fills {root}: call fill\(\), or run `packtrain fill"):
                 GrowingCache(root).dataset(timeout=timeout)
 
-    @pytest.mark.complete
-    def test_what_ended_before_is_not_what_one_waits_for(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "_ALONE", 0.2)
-        with GrowingCache(root, BUDGET, shard_size=SHARD) as cache:
-            cache.fill(fillers.slow)
-            kill(cache)
-        if not cache.status().figures.shards:
-            with pytest.raises(FillError, match="nothing fills"):
-                GrowingCache(root).dataset()
-
-    def test_ctrl_c_ends_the_wait(self, root: Path) -> None:
-        timer = threading.Timer(0.3, _thread.interrupt_main)
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
-            GrowingCache(root).dataset()
-        timer.join()
-
     @pytest.mark.parametrize("timeout", [-1, "10"])
     def test_a_timeout_is_a_number(self, root: Path, timeout: Any) -> None:
         with pytest.raises(UsageError, match="timeout"):
@@ -139,14 +116,6 @@ class TestFill:
         assert is_filled(cache.root)
         cache.close()
         assert not is_filled(cache.root)
-
-    @pytest.mark.complete
-    def test_it_can_go_on_after_close(self, cache: GrowingCache) -> None:
-        cache.fill(fillers.steady)
-        ever = cache.dataset(timeout=60).store.generation.end_sample
-        cache.close()
-        cache.fill(fillers.steady)
-        assert cache.dataset().store.generation.end_sample >= ever
 
     def test_one_that_outlives_is_left_alone(self, cache: GrowingCache) -> None:
         cache.fill(fillers.steady, outlive=True)
@@ -210,9 +179,6 @@ class TestObject:
         assert len(other.dataset(timeout=60)) > 0
         other.close()
         assert is_filled(cache.root)
-
-    def test_it_shows_itself(self, root: Path) -> None:
-        assert repr(GrowingCache(root)) == f"GrowingCache('{root}', nothing has filled it yet)"
 
     def test_a_cache_that_is_not_there_has_a_status(self, root: Path) -> None:
         assert GrowingCache(root).status() == FillStatus(root)

@@ -82,9 +82,6 @@ class TestWhatSomebodyPrepared:
         with pytest.raises(OutputConflict, match=r"filler\.log is not a file that packtrain made"):
             run(root, few, OPTIONS)
 
-    def test_all_names_are_looked_at(self) -> None:
-        assert {*FILES, *FOLDERS} == {CACHE, STATUS, LOG, SHARDS, GENERATIONS, READERS, TEMPORARY}
-
 
 class TestWhoCanChangeIt:
     @pytest.mark.parametrize("mode", [0o777, 0o775, 0o757, 0o1777])

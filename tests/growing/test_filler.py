@@ -22,7 +22,6 @@ from packtrain._core.generations import (
     Generation,
     generation_numbers,
     generation_path,
-    promise,
 )
 from packtrain._core.reader_reports import ReaderReport
 from packtrain._growing import filler as filler_module
@@ -69,17 +68,6 @@ def until_it_waits(root: Path, options: FillOptions, first: int = 0) -> tuple[st
     return seen[0]
 
 
-def test_a_full_cache_goes_on_with_its_newest_samples(root: Path) -> None:
-    figures = fill(root, source(1500), SMALL)
-    assert (figures.samples, figures.end_sample) == (1500, 1500)
-    assert figures.evicted_shards > 20
-    assert figures.waiting == ""
-    store = newest_store(root)
-    assert store.generation.end_sample == 1500
-    assert_sound(store)
-    assert len(list((root / SHARDS).glob("*.tar"))) == len(store.generation.records)
-
-
 def test_new_shards_come_as_headroom_allows_while_a_reader_keeps_its_generation(root: Path) -> None:
     fill(root, source(500), SMALL)
     reader = newest_store(root)
@@ -112,17 +100,6 @@ def test_a_folder_that_was_replaced_is_left_to_the_filler_of_the_new_one(root: P
     store = newest_store(root)
     assert store.generation.end_sample == 100
     assert_sound(store, {row: 1000 + row for row in range(100)})
-
-
-@pytest.mark.complete
-def test_a_promise_is_waited_for_and_named(root: Path) -> None:
-    fill(root, source(500), SMALL)
-    number = generation_numbers(root)[-1]
-    assert promise(root, number, 4e9)
-    waiting, _ = until_it_waits(root, SMALL, 2000)
-    assert f"generation {number} is promised for another" in waiting
-    os.utime(generation_path(root, number), (0, 0))
-    assert fill(root, source(500, 4000), SMALL).samples == 500
 
 
 @pytest.mark.complete
@@ -374,11 +351,3 @@ def test_a_missing_shard_of_the_newest_generation_is_an_error_at_the_start(root:
     next((root / SHARDS).glob("*.tar")).unlink()
     with pytest.raises(CorruptFile, match="cannot be repaired"):
         fill(root, source(1), SMALL)
-
-
-def test_names_of_strangers_steer_no_terminal(root: Path) -> None:
-    fill(root, source(3), SMALL)
-    (root / "x\x1b]0;title\x07\u202e").touch()
-    with pytest.warns(RuntimeWarning) as warned:
-        fill(root, source(3), SMALL)
-    assert r"holds x\x1b]0;title\x07\u202e, not made by packtrain" in str(warned[0].message)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,25 +48,6 @@ class TestBegin:
         assert filler.pid != os.getpid()
         assert read_status(root).process in (0, filler.pid)
 
-    def test_this_process_is_not_forked(self, root: Path) -> None:
-        forks: list[int] = []
-        os.register_at_fork(before=lambda: forks.append(1))
-        started = start(root, fillers.steady, OPTIONS, outlive=False)
-        assert started is not None
-        started.close()
-        assert not forks
-
-    def test_a_source_is_taken_by_its_name(self, root: Path) -> None:
-        started = start(root, "helpers.fillers:steady", OPTIONS, outlive=False)
-        assert started is not None
-        started.close()
-        assert read_status(root).state == "ended"
-
-    def test_a_source_may_have_arguments(self, root: Path) -> None:
-        started = start(root, functools.partial(map, fillers.sample, range(10**6)), OPTIONS, outlive=False)
-        assert started is not None
-        started.close()
-
     def test_it_gives_way_to_training(self, filler: Launched) -> None:
         assert os.getpriority(os.PRIO_PROCESS, filler.pid) > os.getpriority(os.PRIO_PROCESS, 0)
 
@@ -84,9 +64,10 @@ class TestBegin:
             start(root, source, OPTIONS, outlive=False)
         assert not root.exists()
 
-    def test_a_source_that_is_not_found_is_refused(self, root: Path) -> None:
-        with pytest.raises((UsageError, FillError), match="no_such_function"):
-            start(root, "helpers.fillers:no_such_function", OPTIONS, outlive=False)
+    @pytest.mark.parametrize("outlive", [False, True])
+    def test_a_source_that_is_not_found_is_refused(self, root: Path, outlive: bool) -> None:
+        with pytest.raises(UsageError, match="no_such_function"):
+            start(root, "helpers.fillers:no_such_function", OPTIONS, outlive=outlive)
         assert not is_filled(root)
 
     def test_a_folder_that_cannot_be_made_is_named(self, root: Path) -> None:
@@ -137,11 +118,6 @@ class TestMainProgram:
         text = PROGRAM.replace("GUARD", "if True:")
         assert "defined in a notebook" in program(tmp_path, root, "", "-c", text).splitlines()[-1]
 
-    @pytest.mark.complete
-    def test_it_is_not_imported_for_a_source_of_another_module(self, tmp_path: Path, root: Path) -> None:
-        text = PROGRAM.replace("GUARD", "if True:").replace("fill(source)", "fill(fillers.steady)")
-        assert program(tmp_path, root, text) == ""
-
 
 class TestEnd:
     def test_close_lets_it_finish(self, root: Path, filler: Launched) -> None:
@@ -156,25 +132,9 @@ class TestEnd:
         filler.close()
         assert not is_filled(root)
 
-    def test_one_that_was_killed_says_so(self, root: Path, filler: Launched) -> None:
-        os.kill(filler.pid, signal.SIGKILL)
-        wait_until_unfilled(root)
-        while (how := filler.ended()) is None:
-            time.sleep(0.01)
-        assert how == "was killed by SIGKILL"
-
-    def test_a_forked_process_does_not_end_it(self, root: Path, filler: Launched) -> None:
-        pid = os.fork()
-        if not pid:
-            filler.close()
-            os._exit(0 if filler.ended() is None else 1)
-        assert os.waitpid(pid, 0)[1] == 0
-        assert is_filled(root)
-
-    @pytest.mark.parametrize("fork", [False, True], ids=["alone", "beside a fork"])
-    def test_it_ends_when_its_trainer_is_killed(self, tmp_path: Path, root: Path, fork: bool) -> None:
-        body = 'cache.fill(fillers.steady)\nif FORK and not os.fork():\n    time.sleep(60)\nprint("ready", flush=True)'
-        with trainer(tmp_path, body.replace("FORK", str(fork)) + "\ntime.sleep(60)", root) as process:
+    def test_it_ends_when_its_trainer_is_killed_beside_a_fork(self, tmp_path: Path, root: Path) -> None:
+        body = 'cache.fill(fillers.steady)\nif not os.fork():\n    time.sleep(60)\nprint("ready", flush=True)'
+        with trainer(tmp_path, body + "\ntime.sleep(60)", root) as process:
             try:
                 ready(process)
                 assert is_filled(root)
@@ -185,16 +145,11 @@ class TestEnd:
 
     @pytest.mark.complete
     @pytest.mark.parametrize(
-        ("end", "said"),
-        [
-            (lambda pid: os.killpg(pid, signal.SIGINT), "KeyboardInterrupt"),
-            (lambda pid: os.kill(pid, signal.SIGUSR1), "ValueError: in training"),
-        ],
-        ids=["Ctrl-C", "exception"],
+        ("number", "said", "block"),
+        [(signal.SIGINT, "KeyboardInterrupt", False), (signal.SIGUSR1, "ValueError: in training", True)],
     )
-    @pytest.mark.parametrize("block", [False, True], ids=["no with", "with"])
     def test_it_ends_in_order_when_training_fails(
-        self, tmp_path: Path, root: Path, end: Callable[[int], None], said: str, block: bool
+        self, tmp_path: Path, root: Path, number: int, said: str, block: bool
     ) -> None:
         body = (
             "def fail(*_): raise ValueError('in training')\n"
@@ -207,7 +162,7 @@ class TestEnd:
         )
         process = trainer(tmp_path, body, root)
         ready(process)
-        end(process.pid)
+        os.killpg(process.pid, number)
         _, errors = process.communicate(timeout=30)
         assert errors.splitlines()[-1] == said
         assert errors.count("Traceback") == 1
@@ -261,7 +216,3 @@ class TestOutlive:
         wait_until_unfilled(root)
         # The log is part of the cache.
         assert run(root, fillers.few, OPTIONS).figures.problem == ""
-
-    def test_what_keeps_it_from_beginning_is_raised(self, root: Path) -> None:
-        with pytest.raises((UsageError, FillError), match="no_such_function"):
-            start(root, "helpers.fillers:no_such_function", OPTIONS, outlive=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +82,6 @@ def test_arrays_of_any_type_shape_and_layout_come_back_as_they_were(array: npt.N
         assert record.joined() == first
 
 
-def test_a_contiguous_array_is_not_copied() -> None:
-    array = np.arange(12, dtype=np.float32).reshape(3, 4)
-    record = encoder(schema_of({"x": array})).encode({"x": array}).records[0]
-    assert record is not None
-    assert np.shares_memory(np.frombuffer(record.payload, np.uint8), array)
-
-
 @pytest.mark.parametrize(
     "value", [np.float32(0.5), np.bool_(True), 7, 0.25, True, 1 + 2j, torch.arange(6).reshape(2, 3)]
 )
@@ -152,33 +145,6 @@ def test_labels_are_numbers_or_vectors(label: Any, spec: str, stored: Any) -> No
     assert json.loads(json.dumps(found)) == (list(stored) if isinstance(stored, tuple) else stored)
 
 
-def test_whole_numbers_are_labels_of_type_float() -> None:
-    schema = join_schemas(schema_of({"x": 1, "label": 1}), schema_of({"x": 1, "label": 0.5}))
-    assert str(schema.labels) == "float"
-    found = encoder(schema).encode({"x": 1, "label": 2}).label
-    assert (found, type(found)) == (2.0, float)
-
-
-class Lazy(Mapping[str, Any]):
-    """A mapping whose values fail."""
-
-    def __getitem__(self, name: str) -> Any:
-        raise OSError("the store is gone")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(["x"])
-
-    def __len__(self) -> int:
-        return 1
-
-
-class Raising:
-    """An object that only looks like an array."""
-
-    def __array__(self, *arguments: Any, **options: Any) -> Any:
-        raise RuntimeError("on another device")
-
-
 SCHEMA = schema_of({"x": np.zeros((2, 3), np.float32), "t": "text", "j": {}, "label": 1})
 GOOD: dict[str, Any] = {"x": np.ones((2, 3), np.float32), "t": "text", "j": {"a": 1}, "label": 1}
 DEEP: list[Any] = []
@@ -192,7 +158,6 @@ for _ in range(300):
         (None, "dict of field and value"),
         (object(), "object of type object"),
         ([1], "object of type list"),
-        (Lazy(), "the store is gone"),
         (GOOD | {"y": 1}, "field y.*folder of their own"),
         ({name: value for name, value in GOOD.items() if name != "x"}, "no x"),
         (GOOD | {"x": None}, "no x"),
@@ -201,7 +166,6 @@ for _ in range(300):
         (GOOD | {"x": np.ones(6, np.float32)}, r"x is float32 \[6\]"),
         (GOOD | {"x": np.array([object()])}, "x is object"),
         (GOOD | {"x": [[1.0] * 3] * 2}, "x is an object of type list"),
-        (GOOD | {"x": Raising()}, "RuntimeError: on another device"),
         (GOOD | {"x": torch.ones(2, 3, requires_grad=True)}, "requires grad"),
         (GOOD | {"x": np.ma.masked_array(GOOD["x"], True)}, "masked"),
         (GOOD | {"t": b"text"}, "text t: .*type bytes"),
@@ -227,25 +191,21 @@ def test_what_does_not_fit_is_refused_by_name(sample: Any, names: str) -> None:
         encoder(SCHEMA).encode(sample)
 
 
-def test_a_number_that_is_not_finite_is_no_label() -> None:
-    schema = schema_of({"x": 1, "label": 0.5})
-    for label in (float("nan"), float("inf"), 1e39):
-        with pytest.raises(Refused, match="finite"):
-            encoder(schema).encode({"x": 1, "label": label})
-
-
-@pytest.mark.parametrize("label", [16777217, [0.5, 16777217], np.array([1, -16777217]), (np.int64(16777217), 0.5)])
-def test_a_whole_number_that_would_be_rounded_is_no_label(label: Any) -> None:
-    kind = [0.5, 1] if np.ndim(label) else 0.5
-    schema = schema_of({"x": 1, "label": kind})
-    with pytest.raises(Refused, match="16777217 is a whole number that float32"):
+@pytest.mark.parametrize(
+    ("label", "names"),
+    [
+        (float("nan"), "finite"),
+        (float("inf"), "finite"),
+        (1e39, "finite"),
+        (16777217, "16777217 is a whole number that float32"),
+        ([0.5, 16777217], "16777217 is a whole number that float32"),
+        (np.array([1, -16777217]), "16777217 is a whole number that float32"),
+    ],
+)
+def test_a_number_that_float32_does_not_hold_is_no_label(label: Any, names: str) -> None:
+    schema = schema_of({"x": 1, "label": [0.5, 1] if np.ndim(label) else 0.5})
+    with pytest.raises(Refused, match=names):
         encoder(schema).encode({"x": 1, "label": label})
-
-
-@pytest.mark.parametrize("label", [[True, 2], [0.5, False], np.array([True]), [[True]]])
-def test_truth_is_no_label(label: Any) -> None:
-    with pytest.raises(Refused, match="label is"):
-        schema_of({"x": 1, "label": label})
 
 
 def test_a_huge_sample_is_refused_before_it_is_copied() -> None:

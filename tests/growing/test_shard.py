@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,14 +47,6 @@ def on_disk(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def in_memory() -> Iterator[Path]:
-    if not Path("/dev/shm").is_dir():
-        pytest.skip("there is no /dev/shm")
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        yield Path(folder)
-
-
 def test_a_settled_shard_is_not_in_memory_and_others_are(on_disk: Path) -> None:
     shard, other = written(on_disk / "shard"), written(on_disk / "other")
     content = shard.read_bytes()
@@ -65,15 +55,6 @@ def test_a_settled_shard_is_not_in_memory_and_others_are(on_disk: Path) -> None:
     # The kernel may reclaim some at any time.
     assert cached(other) > 0.9 * PAGES
     assert shard.read_bytes() == content
-
-
-def test_what_is_written_behind_stays_in_memory(on_disk: Path) -> None:
-    shard = on_disk / "shard"
-    with shard.open("wb", buffering=0) as file:
-        for start in range(0, SIZE, MiB):
-            file.write(bytes(min(MiB, SIZE - start)))
-            write_behind(shard, start, min(SIZE, start + MiB))
-    assert cached(shard) > 0.9 * PAGES
 
 
 def test_parts_of_the_file_are_written_as_they_are_named(on_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,26 +68,10 @@ def test_parts_of_the_file_are_written_as_they_are_named(on_disk: Path, monkeypa
     assert asked == [("shard", 2 * MiB, MiB)]
 
 
-def test_a_shard_in_tmpfs_stays(in_memory: Path) -> None:
-    (in_memory / "shard").write_bytes(content := os.urandom(SIZE))
-    write_behind(in_memory / "shard", 0, SIZE)
-    drop_from_memory(in_memory / "shard")
-    assert (in_memory / "shard").read_bytes() == content
-
-
 def test_a_shard_that_is_not_there_is_left_alone(tmp_path: Path) -> None:
     write_behind(tmp_path / "shard", 0, 1)
     drop_from_memory(tmp_path / "shard")
     assert not list(tmp_path.iterdir())
-
-
-def test_no_descriptor_stays_open(on_disk: Path) -> None:
-    shard = written(on_disk / "shard")
-    before = len(os.listdir("/proc/self/fd"))
-    for _ in range(10):
-        write_behind(shard, 0, SIZE)
-        drop_from_memory(shard)
-    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_cache_of_half_the_memory_stays_there() -> None:

@@ -146,10 +146,6 @@ def test_a_source_that_never_yields_a_sample_is_given_up(clock: Time) -> None:
     assert figures.failures == 8
 
 
-def test_a_source_that_ever_yielded_a_sample_is_not_given_up(clock: Time) -> None:
-    assert list(taken(numbers(1, *[0] * 100, 1))) == [0, 1]
-
-
 @pytest.mark.parametrize("error", [UsageError("no such dataset"), MissingDependency("pip install it")])
 def test_what_the_user_has_to_mend_ends_it_at_once(error: Exception, clock: Time) -> None:
     def source() -> Iterator[Any]:
@@ -336,15 +332,14 @@ with SourceReader(source, FillOptions(budget="64MiB"), FillFigures()) as intake:
 
 
 @pytest.mark.complete
-@pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGTERM])
-def test_a_source_that_never_returns_does_not_keep_the_process_alive(ended_by: signal.Signals) -> None:
+def test_a_source_that_never_returns_does_not_keep_the_process_alive() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", BLOCKED], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"blocked\n"
-            process.send_signal(ended_by)
-            assert process.wait(60) == -ended_by
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == -signal.SIGINT
         finally:
             process.kill()

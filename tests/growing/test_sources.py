@@ -30,8 +30,6 @@ from packtrain._core.options import FORMATS
 from packtrain._core.schema import Schema
 from packtrain._growing.options import FillOptions
 from packtrain._growing.source_loading import load_source
-from packtrain._packer.sample_schemas import schema_of
-from packtrain._packer.samples import SampleEncoder
 from packtrain._readers.dataset.cache_files import CacheFiles
 from packtrain._readers.dataset.growing import GenerationStore
 from packtrain._readers.dataset.store import RecordStore
@@ -164,12 +162,6 @@ def test_each_round_holds_every_row_once_in_an_order_of_its_own(tmp_path: Path) 
     assert labels(unseeded, 20 * ROWS) != labels(unseeded, 20 * ROWS)
 
 
-def test_every_row_is_as_likely_at_every_place_of_a_round(tmp_path: Path) -> None:
-    found = labels(RandomRecords(make_dataset(tmp_path / "dataset"), ["blob", "label"]), 600 * ROWS)
-    for place in range(ROWS):
-        assert is_uniform(found[place::ROWS], ROWS)
-
-
 def test_a_damaged_record_is_an_error_and_not_a_sample(tmp_path: Path) -> None:
     path = make_dataset(tmp_path / "dataset", rows=1)
     with RecordStore(path) as store:
@@ -231,24 +223,6 @@ def test_windows_are_what_plain_slices_give(kind: str, tmp_path: Path) -> None:
         expected = ARRAY[first : first + 3, second : second + 4, third : third + 5]
         np.testing.assert_array_equal(sample["window"], expected, strict=True)
         assert (sample["start"].dtype.str, sample["start"].shape) == ("<i8", (3,))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_windows_are_stored_in_a_cache(kind: str, tmp_path: Path) -> None:
-    path, name = stored(tmp_path, kind)
-    source = RandomSlices(path, SHAPE, name)
-    schema = schema_of(next(source()))
-    encoder = SampleEncoder(Schema(schema.fields, schema.labels), bare=True)
-    for sample in islice(source(), 3):
-        record = encoder.encode(sample).records[0]
-        assert record is not None
-        assert record.joined() == sample["x"].tobytes()
-
-
-def test_big_endian_windows_arrive_with_their_values(tmp_path: Path) -> None:
-    path, _ = stored(tmp_path, "npy", ARRAY.astype(">f4"))
-    sample = next(RandomSlices(path, (7, 11, 5))())
-    np.testing.assert_array_equal(sample["x"], ARRAY)
 
 
 def test_every_place_within_the_array_is_as_likely_as_any(tmp_path: Path) -> None:

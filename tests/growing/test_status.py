@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import asdict
@@ -107,9 +106,6 @@ class TestDocument:
 
 
 class TestState:
-    def test_a_cache_that_is_not_there_has_none(self, tmp_path: Path) -> None:
-        assert read_status(tmp_path / "missing") == FillStatus(tmp_path / "missing")
-
     def test_one_that_has_not_said_anything_is_starting(self, root: Path) -> None:
         with lock_cache(root):
             assert (read_status(root).state, read_status(root).alive) == ("starting", True)
@@ -156,14 +152,6 @@ class TestState:
 
 
 class TestPlace:
-    def test_it_is_held_once(self, root: Path) -> None:
-        assert not is_filled(root)
-        with lock_cache(root):
-            assert is_filled(root)
-            with pytest.raises(BlockingIOError):
-                lock_cache(root)
-        assert not is_filled(root)
-
     def test_looking_does_not_take_it(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         looking = Lock(root, shared=True, wait=False, opener=cache_folder._open_folder)
         monkeypatch.setattr(time, "sleep", lambda seconds: looking.close())
@@ -215,11 +203,6 @@ class TestFigures:
         text = str(read_status(root))
         for part in ("1,000 in generation 3, 1,234 ever", "2 shards", "1 samples refused", "bad sample", "a day"):
             assert part in text
-
-    def test_it_can_be_written_as_json(self, root: Path) -> None:
-        body = asdict(told(root))
-        body["root"] = str(body["root"])
-        assert json.loads(json.dumps(body))["figures"]["samples"] == 0
 
 
 class TestDiskWrites:

@@ -79,11 +79,6 @@ def test_over_minutes_the_rate_is_reached_though_every_sleep_takes_too_long(size
     assert total / (times[-1][0] - 100.0) == pytest.approx(RATE, rel=0.02)
 
 
-def test_without_a_rate_nothing_waits() -> None:
-    limit = TokenBucket(None)
-    assert [limit.wait_for(10**12) for _ in range(3)] == [0.0] * 3
-
-
 @pytest.mark.complete
 def test_a_filler_keeps_to_its_rate_and_reports_meanwhile(tmp_path: Path) -> None:
     def source() -> Iterator[Any]:
