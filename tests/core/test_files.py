@@ -44,12 +44,6 @@ class TestWriteFile:
         assert (tmp_path / "a").read_bytes() == b"first"
         assert list(tmp_path.iterdir()) == [tmp_path / "a"]
 
-    def test_readers_of_the_old_file_keep_it(self, tmp_path: Path) -> None:
-        files.write_file(tmp_path / "a", [b"old"])
-        with (tmp_path / "a").open("rb") as reader:
-            files.write_file(tmp_path / "a", [b"new"])
-            assert reader.read() == b"old"
-
 
 @pytest.mark.parametrize("step", [1, 3, 1000])
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:

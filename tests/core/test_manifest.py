@@ -174,10 +174,3 @@ def test_a_schema_names_each_field_once_and_the_image_first() -> None:
         Schema((), LabelSpec("none"))
     # A layer of other labels.
     assert Schema((), LabelSpec()).names == ()
-
-
-@pytest.mark.complete
-def test_one_name_among_very_many_that_is_there_twice_is_found() -> None:
-    fields = [Field(f"a{number}", "text") for number in range(100_000)]
-    with pytest.raises(UsageError, match="two fields are called a99999"):
-        Schema((*fields, fields[-1]), LabelSpec())

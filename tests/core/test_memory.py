@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
-import tempfile
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from packtrain._core.memory import MemoryLeft, available_memory, memory_left
-from packtrain._core.mounts import file_system, read_mounts
 
 MEMINFO = "MemTotal:       2000 kB\nMemFree:         500 kB\nMemAvailable:   1000 kB\nHugePages_Total:       0\n"
 MACHINE = MemoryLeft(1000 * 1024, 2000 * 1024)
@@ -149,62 +142,3 @@ def test_nobody_says(tmp_path: Path) -> None:
 
 def test_this_machine_has_some() -> None:
     assert 1 << 20 < available_memory() < math.inf
-
-
-@pytest.fixture
-def real_group() -> Iterator[tuple[Path, str]]:
-    """A group of the kernel's with a limit of 64 MiB, and a group in it."""
-    for mount in read_mounts():
-        if mount.kind == "cgroup2" and "memory" in (mount.point / "cgroup.subtree_control").read_text():
-            limit = "memory.max"
-        elif mount.kind == "cgroup" and "memory" in mount.options:
-            limit = "memory.limit_in_bytes"
-        else:
-            continue
-        group = mount.point / f"packtrain-test-{uuid.uuid4().hex[:8]}"
-        try:
-            (group / "inner").mkdir(parents=True)
-            (group / limit).write_text(str(64 << 20))
-        except OSError:
-            continue
-        try:
-            yield group / "inner", f"/{group.name}"
-        finally:
-            (group / "inner").rmdir()
-            group.rmdir()
-        return
-    pytest.skip("control groups of memory cannot be made here")
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_a_real_group(real_group: tuple[Path, str]) -> None:
-    """What a process in it finds, before and after it has taken 16 MiB: as memory, in a tmpfs, in the page cache."""
-    group, limiting = real_group
-    code = f"""
-import os, tempfile
-from packtrain._core.memory import memory_left
-
-def left():
-    least = min(memory_left(), key=lambda left: left.bytes)
-    assert (least.cgroup, least.limit) == ({limiting!r}, 64 << 20), memory_left()
-    return least.bytes
-
-open({str(group / "cgroup.procs")!r}, "w").write(str(os.getpid()))
-first = left()
-block = b"x" * (16 << 20)
-second = left()
-with tempfile.TemporaryFile(dir="/dev/shm") as file:
-    os.posix_fallocate(file.fileno(), 0, 16 << 20)
-    third = left()
-with tempfile.TemporaryFile() as file:
-    before = left()
-    file.write(block)
-    os.fsync(file.fileno())
-    after = left()
-print(first - second, second - third, before - after)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    as_memory, as_tmpfs, as_cache = (int(word) / (16 << 20) for word in done.stdout.split())
-    assert 0.8 < as_memory < 1.2 and 0.8 < as_tmpfs < 1.2
-    assert file_system(Path(tempfile.gettempdir())) == "tmpfs" or as_cache < 0.3

@@ -15,12 +15,6 @@ SIZES = sorted({1, 2, 3, *(2**k + d for k in range(2, 13) for d in (-1, 0, 1))})
 SEEDS = st.integers(-(2**70), 2**70)
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_it_is_a_bijection(n: int) -> None:
-    for seed in (0, 1, -1, 2**63):
-        assert np.array_equal(np.sort(Permutation(n, seed).range(0, n)), np.arange(n))
-
-
 @given(st.integers(1, 3000), SEEDS)
 def test_it_is_a_bijection_for_any_size_and_seed(n: int, seed: int) -> None:
     permutation = Permutation(n, seed)
@@ -53,7 +47,9 @@ def test_several_at_once_are_those_one_by_one(kinds: list[tuple[int, int]], data
 @pytest.mark.parametrize("n", SIZES)
 def test_several_at_once_of_any_number_of_bits(n: int) -> None:
     several = Permutations(np.array([n]), np.array([7], np.uint64))
-    assert several.at(np.zeros(n, np.int64), np.arange(n)).tolist() == Permutation(n, 7).range(0, n).tolist()
+    found = Permutation(n, 7).range(0, n).tolist()
+    assert several.at(np.zeros(n, np.int64), np.arange(n)).tolist() == found
+    assert sorted(found) == list(range(n))
 
 
 def test_what_is_on_disk_stays_what_it_means() -> None:
@@ -64,15 +60,6 @@ def test_what_is_on_disk_stays_what_it_means() -> None:
     assert Permutation(2**62 - 1, 123)[2**62 - 2] == 3222468973424508473
     everything = Permutation(2**17, 42).range(0, 2**17).astype("<i8").tobytes()
     assert hashlib.sha256(everything).hexdigest() == "b7e503913e68c14d18ced685ab49c4e4f9731573823d6e44df15aa4a19f626b5"
-
-
-def test_only_the_low_64_bits_of_a_seed_count() -> None:
-    assert Permutation(50, 3).range(0, 50).tolist() == Permutation(50, 3 + 2**64).range(0, 50).tolist()
-
-
-def test_seeds_differ() -> None:
-    orders = {tuple(Permutation(20, seed).range(0, 20).tolist()) for seed in range(200)}
-    assert len(orders) == 200
 
 
 @pytest.mark.parametrize("seed", range(5))
