@@ -9,7 +9,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import lmdb
 import numpy as np
 import pytest
 from helpers.faults.harness import Action, Call, FaultServer, Outcome, points, sample
@@ -135,10 +134,6 @@ def test_every_call_is_seen_by_name_and_size(faults: FaultServer, tmp_path: Path
     assert tree(tmp_path / "a") == perform([step[0] for step in STEPS], tmp_path / "b")
 
 
-def test_calls_are_the_same_in_every_run(faults: FaultServer, tmp_path: Path) -> None:
-    assert run_steps(faults, tmp_path / "a").calls == run_steps(faults, tmp_path / "b").calls
-
-
 @pytest.mark.parametrize("at", range(1, len(CALLS) + 1))
 def test_kill_leaves_the_effect_of_the_calls_before(faults: FaultServer, tmp_path: Path, at: int) -> None:
     outcome = run_steps(faults, tmp_path / "a", Action.KILL, at)
@@ -254,50 +249,3 @@ def test_writes_inside_lmdb_and_hdf5_are_seen(faults: FaultServer, tmp_path: Pat
     assert outcome.returncode == 0, outcome.output
     assert {call.name for call in outcome.calls} == names
     assert {call.path for call in outcome.calls} == {"file"}
-
-
-@pytest.mark.parametrize("code", [LMDB, HDF5], ids=["lmdb", "hdf5"])
-def test_nothing_reaches_the_file_by_calls_not_seen(faults: FaultServer, tmp_path: Path, code: str) -> None:
-    """A process whose calls all fail from the n-th on changes a file no further than one killed there."""
-    calls = faults.run(code, {"path": str(tmp_path / "whole")}, tmp_path).calls
-    for action, at in points(calls, Action.KILL):
-        killed, failed = tmp_path / f"killed{at}", tmp_path / f"failed{at}"
-        assert faults.run(code, {"path": str(killed)}, tmp_path, action, at).returncode == -signal.SIGKILL
-        # HDF5 may not only raise: some of its objects crash the process when their file could not be closed.
-        assert faults.run(code, {"path": str(failed)}, tmp_path, Action.FAIL_FROM, at, errno.ENOSPC).returncode != 0
-        assert killed.exists() == failed.exists()
-        assert not killed.exists() or killed.read_bytes() == failed.read_bytes()
-
-
-@pytest.mark.parametrize("code", [LMDB, HDF5], ids=["lmdb", "hdf5"])
-def test_torn_writes_of_lmdb_and_hdf5_lie_between_none_and_all(faults: FaultServer, tmp_path: Path, code: str) -> None:
-    def content(action: Action, at: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-        file.unlink(missing_ok=True)
-        assert faults.run(code, {"path": str(file)}, tmp_path, action, at).returncode == -signal.SIGKILL
-        return np.frombuffer(file.read_bytes().ljust(1 << 20, b"\0"), np.uint8)
-
-    file = tmp_path / "file"
-    calls = faults.run(code, {"path": str(file)}, tmp_path).calls
-    for action, at in points(calls[:-1], Action.TEAR):
-        none, half, full = content(Action.KILL, at), content(action, at), content(Action.KILL, at + 1)
-        assert np.all((half == none) | (half == full))
-        assert np.count_nonzero(half != none) <= calls[at - 1].bytes // 2
-
-
-@pytest.mark.complete
-def test_lmdb_killed_anywhere_keeps_whole_commits(faults: FaultServer, tmp_path: Path) -> None:
-    calls = faults.run(LMDB, {"path": str(tmp_path / "whole")}, tmp_path).calls
-    found = []
-    for action, at in points(calls, Action.KILL, Action.TEAR):
-        file = tmp_path / f"{action.name}{at}"
-        assert faults.run(LMDB, {"path": str(file)}, tmp_path, action, at).returncode == -signal.SIGKILL
-        try:
-            with lmdb.open(str(file), subdir=False, lock=False, readonly=True) as env, env.begin() as transaction:
-                keys = [bytes(key) for key, _ in transaction.cursor()]
-        except lmdb.Error:
-            keys = []  # killed before the file had its first pages
-        assert keys == [b"%d %d" % (commit, key) for commit in range(len(keys) // 5) for key in range(5)]
-        if action is Action.KILL:
-            found.append(len(keys) // 5)
-    assert found == sorted(found)
-    assert set(found) >= {0, 1, 2}

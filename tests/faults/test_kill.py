@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 
 import pytest
 from helpers.faults.campaign import Campaign, Program, renewed
-from helpers.faults.cases import PACK, Job, assert_completed, assert_same, assert_sound_if_finished, written
+from helpers.faults.cases import PACK, Job, assert_same, assert_sound_if_finished, assert_survives, written
 from helpers.faults.harness import Action, Call, FaultServer
 from helpers.support import ONE_FORMAT, tree
 
@@ -34,13 +34,8 @@ FROM_FINISHED = [
 def test_killed_anywhere_and_run_again_gives_the_same_bytes(
     packer: FaultServer, job: Job, memory_path: Path, campaign: Campaign
 ) -> None:
-    out = memory_path / "out"
-    program = job.program(packer, out)
-    calls = program.undisturbed()
-    expected = tree(out)
-    for _ in campaign(program, calls, Action.KILL, Action.TEAR, every=job.every):
-        assert_sound_if_finished(out)
-        assert_completed(out, expected, job.run)
+    program = job.program(packer, memory_path / "out")
+    assert_survives(campaign, program, job.run, Action.KILL, Action.TEAR, every=job.every)
 
 
 @pytest.mark.complete
@@ -55,16 +50,9 @@ def test_killed_while_retrying_rejects(
     action: Action,
 ) -> None:
     refused, mended = replace(small_job, format=format), replace(mended_job, format=format)
-    finished, out = memory_path / "finished", memory_path / "out"
-    refused.run(finished)
-    program = mended.program(packer, out).starting_from(finished)
-    calls = program.undisturbed()
-    expected = tree(out)
-    assert expected != tree(finished)
-    for _ in campaign(program, calls, action, every=2 * refused.every):
-        assert_sound_if_finished(out)
-        mended.run(out)
-        assert_same(out, expected)
+    before = refused.packed(memory_path / "finished")
+    program = mended.program(packer, memory_path / "out").starting_from(memory_path / "finished")
+    assert assert_survives(campaign, program, mended.run, action, every=2 * refused.every, resumes=False) != before
 
 
 @pytest.mark.complete
@@ -74,8 +62,7 @@ def test_killed_while_packing_a_lost_shard_again(
 ) -> None:
     job = replace(small_job, format=format)
     finished, out = memory_path / "finished", memory_path / "out"
-    job.run(finished)
-    expected = tree(finished)
+    expected = job.packed(finished)
     (lost,) = finished.glob("*-000001.[!i]*")
     lost.unlink()
     kept = {path.name for path in finished.glob(f"*-00000[02]{lost.suffix}")}
@@ -85,11 +72,12 @@ def test_killed_while_packing_a_lost_shard_again(
         renewed(folder, finished)
         before.update({name: written(folder / name) for name in kept})
 
+    def again(folder: Path) -> None:
+        job.run(folder)
+        assert {name: written(folder / name) for name in kept} == before
+
     program = replace(job.program(packer, out), prepare=prepare)
-    for _ in campaign(program, program.undisturbed(), action, every=2 * job.every):
-        job.run(out)
-        assert {name: written(out / name) for name in kept} == before
-        assert_same(out, expected)
+    assert assert_survives(campaign, program, again, action, every=2 * job.every, resumes=False) == expected
 
 
 @pytest.mark.complete
@@ -109,10 +97,7 @@ def test_killed_while_looking_at_a_finished_dataset(
     assert not program.starting_from(finished).undisturbed()
     assert_same(out, expected)
     again = program.starting_from(with_notes)
-    for _ in campaign(again, again.undisturbed(), Action.KILL, every=2 * job.every):
-        assert_sound_if_finished(out)
-        assert job.run(out).complete_before
-        assert_same(out, expected)
+    assert assert_survives(campaign, again, job.run, Action.KILL, every=2 * job.every) == expected
 
 
 @pytest.mark.stress

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from helpers.faults.campaign import Program
-from helpers.faults.harness import FaultServer
+from helpers.faults.campaign import Campaign, Program
+from helpers.faults.harness import Action, FaultServer
 from helpers.fields import COLUMNS, INDEXED, field_set
 from helpers.support import image_set, tree
 
@@ -155,6 +155,39 @@ def assert_completed(out: Path, expected: dict[str, bytes], run: Callable[[Path]
     assert report.complete_before or report.resumed >= len(finished)
     assert {name: written(out / name) for name in finished} == finished
     assert_same(out, expected)
+
+
+def assert_survives(
+    campaign: Campaign,
+    program: Program,
+    run: Callable[[Path], Any],
+    *actions: Action,
+    every: int = 1,
+    resumes: bool = True,
+) -> dict[str, bytes]:
+    """Asserts that a program may be killed anywhere: readers find no dataset or a sound one, and `run` completes it.
+
+    Args:
+        campaign: Chooses the points.
+        program: Writes a dataset to its folder.
+        run: Does the same in this process.
+        actions: What goes wrong.
+        every: Takes one in so many points.
+        resumes: True if no finished shard is written again.
+
+    Returns:
+        The files of the complete dataset.
+    """
+    calls = program.undisturbed()
+    expected = tree(program.folder)
+    for _ in campaign(program, calls, *actions, every=every):
+        assert_sound_if_finished(program.folder)
+        if resumes:
+            assert_completed(program.folder, expected, run)
+        else:
+            run(program.folder)
+            assert_same(program.folder, expected)
+    return expected
 
 
 def assert_same(out: Path, expected: dict[str, bytes]) -> None:
