@@ -55,7 +55,7 @@ class ListedLines:
         if not self.lines:
             return None
         number, line = next((pair for pair in self.lines if _PATH.fullmatch(pair[1])), self.lines[0])
-        if line[:1] in b"([{\"'":
+        if line[:1] in b"([{":
             return None
         if remedy := of_url(os.fsdecode(line)):
             return remedy
@@ -67,6 +67,8 @@ class ListedLines:
         for separator in SEPARATORS:
             if separator.byte and len(cells := _cells(line, separator)) > 1 and any(map(_is_image, cells)):
                 return self._of_cells(number, cells, separator)
+        if line[:1] in b"\"'":
+            return None
         return self._behind(number, found[1], found[3]) if found[3].strip() else self._path_last(number, found[1])
 
     def _of_cells(self, number: int, cells: list[bytes], separator: Separator) -> Remedy | None:
