@@ -120,6 +120,15 @@ def test_a_mask_follows_its_image_as_torchvision_moves_a_mask(
     np.testing.assert_array_equal(values(stored.payload, wide, *stored.frame), expected.numpy())
 
 
+@pytest.mark.parametrize("orientation", EXIF)
+def test_a_mask_is_turned_as_pillow_turns_an_image(orientation: int) -> None:
+    source, method = indices(3, 8), EXIF[orientation]
+    stored = store_mask(png(source, 8), field("raw"), Frame(orientation=orientation))
+    image = Image.fromarray(source.astype(np.uint8))
+    upright = image if method is None else image.transpose(Image.Transpose[method])
+    np.testing.assert_array_equal(values(stored.payload, field("raw"), *stored.frame), np.asarray(upright))
+
+
 def test_a_mask_of_another_size_than_its_image_is_refused_with_both_sizes() -> None:
     with pytest.raises(Refused, match="it has 11 x 7 pixels, and its image 11 x 8"):
         store_mask(png(indices(0, 8), 8), field(), Frame((11, 8)))
