@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -109,7 +108,13 @@ def add_field(
                 # They belong to this process until the version names them.
                 output = stack.enter_context(place.writing(f"{LAYERS}/{place.name_of(layer.plan)}"))
                 layers[layer.segment.name].append(layer.packed(place.folder, output, workers, on_progress))
-            version = place.publish(partial(_with_fields, place, layers, change, columns, replaced=replace_existing))
+
+            def with_fields(newest: Version) -> Version:
+                # Somebody else may have added the same meanwhile.
+                _require_addable(columns, newest, replaced=replace_existing)
+                return with_layers(place, layers, change, newest)
+
+            version = place.publish(with_fields)
     return ChangeReport(place.address, version.number, version.records)
 
 
@@ -134,7 +139,9 @@ def _planned(
     matches = matched(folder, newest, table, listed, optional=all(column.optional for column in columns))
     planned: list[_PlannedLayer | IndexLayer] = []
     if stored:
-        options = PackOptions(columns=Columns(fields=tuple(map(_as_settled, stored, settled))), seed=None)
+        # With the types and shapes that fit all segments.
+        alike = (replace(each, dtype=one.dtype, shape=one.shape) for each, one in zip(stored, settled, strict=False))
+        options = PackOptions(columns=Columns(fields=tuple(alike)), seed=None)
         planned += [_PlannedLayer.of(folder, each, table, matches[each.name], options, key) for each in newest.segments]
     if indexed:
         planned += [
@@ -156,25 +163,6 @@ def _require_addable(columns: Sequence[FieldColumn], version: Version, *, replac
             raise UsageError(
                 f"version {version.number} has a field {column.name} already: give another name, or add --replace"
             )
-
-
-def _with_fields(
-    place: Workplace,
-    layers: Mapping[str, Sequence[Layer]],
-    change: Change,
-    columns: Sequence[FieldColumn],
-    newest: Version,
-    *,
-    replaced: bool,
-) -> Version:
-    """The version that follows `newest`, to which somebody else may have added the same meanwhile."""
-    _require_addable(columns, newest, replaced=replaced)
-    return with_layers(place, layers, change, newest)
-
-
-def _as_settled(column: FieldColumn, field: Field) -> FieldColumn:
-    """The same column, with the type and shape that fit all segments."""
-    return replace(column, dtype=field.dtype, shape=field.shape)
 
 
 class LayerRows:

@@ -97,34 +97,34 @@ def relabel(
             by_name = flag("label_names", label_names or False)
             table = _read(listed, newest, known, key, label, by_name)
             wanted = replace(wanted, listed=listed, table=table, labels=_labels(table))
-        found = wanted.layers(newest)
-        if not found.layers:
+        found, rows = wanted.layers(newest)
+        if not found:
             return ChangeReport(place.address, newest.number, newest.records, dry_run=dry_run)
         if dry_run:
-            paths = (f"{LAYERS}/{place.expected_name(layer.plan)}" for layer in found.layers.values())
-            return replace(would_be(place, newest, newest.records, *paths), relabelled=found.rows)
+            paths = (f"{LAYERS}/{place.expected_name(layer.plan)}" for layer in found)
+            return replace(would_be(place, newest, newest.records, *paths), relabelled=rows)
         # Only now: where nothing changes, a packed dataset stays as it is.
         place.begin()
         before = newest
 
         def labelled(newest: Version) -> Version:
             """The version that follows `newest`, with the labels that are wanted; `newest` if it has them."""
-            nonlocal before, found
+            nonlocal before, found, rows
             # What was written for an earlier version is nobody's.
             stack.close()
             if newest != before:
-                before, found = newest, wanted.layers(newest)
-            if not found.layers:
+                before, (found, rows) = newest, wanted.layers(newest)
+            if not found:
                 return newest
             layers = dict[str, list[Layer]]()
-            for name, layer in found.layers.items():
+            for layer in found:
                 output = stack.enter_context(place.writing(f"{LAYERS}/{place.name_of(layer.plan)}"))
-                layers[name] = [layer.packed(place.folder, output)]
+                layers[layer.segment.name] = [layer.packed(place.folder, output)]
             return with_layers(place, layers, Change("relabel", wanted.change), newest)
 
         with ExitStack() as stack:
             version = place.publish(labelled)
-    return ChangeReport(place.address, version.number, version.records, relabelled=found.rows)
+    return ChangeReport(place.address, version.number, version.records, relabelled=rows)
 
 
 def _read(
@@ -156,19 +156,6 @@ def _labels(table: Listing) -> npt.NDArray[Any]:
     for ordinal, entry in enumerate(all_entries(table)):
         labels[ordinal] = entry.label
     return labels
-
-
-@dataclass(frozen=True)
-class _Found:
-    """The layers that a version is to get.
-
-    Attributes:
-        layers: The layers, by the names of their segments.
-        rows: Number of rows that get another label.
-    """
-
-    layers: dict[str, IndexLayer]
-    rows: int
 
 
 @dataclass(frozen=True)
@@ -219,15 +206,15 @@ class _Wanted:
             )
         return None if version.classes is None else names
 
-    def layers(self, version: Version) -> _Found:
-        """The layers that make a version the one that is wanted; raises what `relabel` raises."""
+    def layers(self, version: Version) -> tuple[list[IndexLayer], int]:
+        """The layers that make a version the one that is wanted, and for how many rows; raises as `relabel`."""
         folder, classes = self.place.folder, self.classes_of(version)
         self.place.bring_indexes(version)
         stores = newest_stores(folder, version)
         matches: Mapping[str, npt.NDArray[np.int64]] = {}
         if self.table is not None and self.listed is not None:
             matches = matched(folder, version, self.table, self.listed, optional=True)
-        layers, count = dict[str, IndexLayer](), 0
+        layers, count = list[IndexLayer](), 0
         for segment, store in zip(version.segments, stores, strict=True):
             labels, kept = store.all_labels(), is_kept(folder, segment)
             match = matches.get(segment.name, np.full(segment.records, MISSING))
@@ -242,9 +229,9 @@ class _Wanted:
                 changed[rows] = self.labels[match[rows]]
             if classes is not None and classes != version.classes:
                 self._require_names(changed[kept], classes)
-            layers[segment.name] = IndexLayer.of_labels(folder, segment, changed, classes)
+            layers.append(IndexLayer.of_labels(folder, segment, changed, classes))
             count += len(rows)
-        return _Found(layers, count)
+        return layers, count
 
     def _require_names(self, labels: npt.NDArray[Any], classes: tuple[str, ...]) -> None:
         wrong = labels[(labels < 0) | (labels >= len(classes))]

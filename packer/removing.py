@@ -98,7 +98,14 @@ def drop_version(
 def drop_versions(place: Workplace, numbers: Sequence[int], *, dry_run: bool) -> RemovalReport:
     """Does what `drop_version` does, for a dataset whose versions have been brought."""
     folder = place.folder
-    _require_droppable(place, numbers)
+    there = version_numbers(folder)
+    for number in numbers:
+        if number not in there:
+            raise UsageError(
+                f"{place.address}: version {number} does not exist. `packtrain log` shows those that there are"
+            )
+        if number == there[-1]:
+            raise UsageError(f"{place.address}: version {number} is the newest one, which cannot be dropped")
     # Before anything is marked: it may fail.
     _needed(folder, numbers)
     with file_errors(folder):
@@ -108,17 +115,6 @@ def drop_versions(place: Workplace, numbers: Sequence[int], *, dry_run: bool) ->
                     if not is_dropped(folder, number):
                         place.write(mark_name(number), b"")
         return remove_unneeded(place, numbers, dry_run=dry_run)
-
-
-def _require_droppable(place: Workplace, numbers: Sequence[int]) -> None:
-    there = version_numbers(place.folder)
-    for number in numbers:
-        if number not in there:
-            raise UsageError(
-                f"{place.address}: version {number} does not exist. `packtrain log` shows those that there are"
-            )
-        if number == there[-1]:
-            raise UsageError(f"{place.address}: version {number} is the newest one, which cannot be dropped")
 
 
 @contextmanager
@@ -137,7 +133,13 @@ def sole_user(place: Workplace, numbers: Iterable[int]) -> Iterator[None]:
             except OSError as error:
                 if error.errno not in NO_LOCKS:
                     raise
-        _require_no_pin(place, live)
+        for path, pin in pins_of(folder):
+            if pin.number in live:
+                words = shlex.join(["packtrain", "unpin", str(place.address), str(pin.number), "--by", pin.by])
+                raise OutputConflict(
+                    f"{place.address}: version {pin.number} is needed by {pin.by}, as {path} says. If it is not needed "
+                    f"any more, `{words}`, and run the command again"
+                )
         yield
 
 
@@ -155,16 +157,6 @@ def _only_lock(folder: Path, number: int) -> Lock:
     raise OutputConflict(
         f"{folder}: version {number} is open {who}. Wait until it is closed, then run the command again"
     )
-
-
-def _require_no_pin(place: Workplace, numbers: Sequence[int]) -> None:
-    for path, pin in pins_of(place.folder):
-        if pin.number in numbers:
-            words = shlex.join(["packtrain", "unpin", str(place.address), str(pin.number), "--by", pin.by])
-            raise OutputConflict(
-                f"{place.address}: version {pin.number} is needed by {pin.by}, as {path} says. If it is not needed any "
-                f"more, `{words}`, and run the command again"
-            )
 
 
 def remove_unneeded(

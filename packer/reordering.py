@@ -57,15 +57,6 @@ class Form:
 
 
 @dataclass(frozen=True)
-class _Batch:
-    """Records of a shard: their ordinals, their columns, and their texts."""
-
-    ordinals: Ints
-    columns: Mapping[str, Array]
-    texts: Mapping[str, Texts]
-
-
-@dataclass(frozen=True)
 class _Run:
     """The place of a run in the file.
 
@@ -103,7 +94,7 @@ class Reordering:
         size = max(_RUN_BYTES, math.isqrt(entries * width * _PART_BYTES))
         self._at_once = max(1, size // width) if at_once is None else at_once
         self._buckets = -(-entries // self._at_once)
-        self._waiting: list[_Batch] = []
+        self._waiting: list[tuple[Ints, Mapping[str, Array], Mapping[str, Texts]]] = []
         self._written = 0
         self._runs: list[_Run] = []
         self._end = 0
@@ -120,7 +111,7 @@ class Reordering:
             columns: Their columns, [records, ...].
             texts: Their texts, by the name of the column.
         """
-        self._waiting.append(_Batch(ordinals, columns, texts))
+        self._waiting.append((ordinals, columns, texts))
         self.records += len(ordinals)
         for name in self.text_bytes:
             self.text_bytes[name] += len(texts[name][1])
@@ -197,7 +188,8 @@ class Reordering:
                 pieces.append(_bytes(values))
                 self._end += len(pieces[-1])
 
-        ordinals = np.concatenate([batch.ordinals for batch in waiting])
+        added, columns, texts_of = zip(*waiting, strict=True)
+        ordinals = np.concatenate(added)
         write(_ORDINAL, ordinals)
         buckets = ordinals // self._at_once
         # Numbers of 16 bits are sorted in linear time.
@@ -205,14 +197,14 @@ class Reordering:
         write(_SLOT, (ordinals - buckets * self._at_once).astype("<u4")[order])
         records = _bounds(np.bincount(buckets, minlength=self._buckets))
         for name in self.forms.keys() - {_ORDINAL, _SLOT, *map(_sizes, self.text_bytes)}:
-            write(name, np.concatenate([batch.columns[name] for batch in waiting])[order])
+            write(name, np.concatenate([each[name] for each in columns])[order])
         bounds: dict[str, Ints] = {}
         for name in self.text_bytes:
-            sizes = np.concatenate([np.diff(batch.texts[name][0]) for batch in waiting])
+            sizes = np.concatenate([np.diff(each[name][0]) for each in texts_of])
             write(_sizes(name), sizes[order])
             bounds[name] = _bounds(sizes[order])[records]
             starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])[order] if len(sizes) else sizes
-            texts = np.concatenate([batch.texts[name][1] for batch in waiting])
+            texts = np.concatenate([each[name][1] for each in texts_of])
             write(_bytes_of(name), picked_texts(texts, starts, sizes[order]))
         for first in range(0, len(pieces), _VECTOR):
             write_all(self._file, pieces[first : first + _VECTOR])

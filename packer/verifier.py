@@ -8,7 +8,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -136,7 +136,9 @@ def verify(
         return run.check_versions(dataset)
     # The lease keeps a staged copy from being evicted in the meantime.
     with lease_on(dataset) or nullcontext():
-        url = _base(dataset)
+        url = None
+        with suppress(CorruptFile, UnreadableFile):
+            url = remote_base(dataset, Manifest.load(dataset))
         if url is None:
             return run.check(dataset)
         with tempfile.TemporaryDirectory(prefix="packtrain-verify-") as name:
@@ -144,14 +146,6 @@ def verify(
                 # Shards are fetched beside them.
                 Path(name, file).symlink_to(dataset.absolute() / file)
             return run.fetching(dataset, url, Path(name))
-
-
-def _base(folder: Path) -> Url | None:
-    """Return where the shards of a dataset in a folder lie, if they are objects."""
-    try:
-        return remote_base(folder, Manifest.load(folder))
-    except (CorruptFile, UnreadableFile):
-        return None
 
 
 @dataclass(frozen=True)
