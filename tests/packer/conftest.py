@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from helpers.memory_objects import MemoryObjects
+from helpers.memory_objects import KilledError, MemoryObjects
 from helpers.support import tree
+from helpers.versions import laid_out
 
 from packtrain import drop_version
 from packtrain._packer import merge_output, object_workplace
@@ -27,6 +27,31 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryOb
         monkeypatch.setattr(module, "ObjectStore", lambda: objects)
     yield objects
     assert not list((tmp_path / "spools").iterdir())
+
+
+@pytest.fixture
+def stopped(request: pytest.FixtureRequest, memory: MemoryObjects) -> Callable[[Callable[[], object]], Iterator[int]]:
+    """Runs something undisturbed, and then again and again, killed before one of its requests.
+
+    Gives the number of the request each time, 0 of none. The store is as it was before each run.
+    """
+
+    def runs(run: Callable[[], object]) -> Iterator[int]:
+        before, memory.changes = dict(memory.objects), 0
+        run()
+        requests = memory.changes
+        yield 0
+        everywhere = request.config.getoption("--every-point")
+        some = {1, 2, requests // 2, requests - 2, requests - 1, requests}
+        for number in (each for each in range(1, requests + 1) if everywhere or each in some):
+            memory.objects, memory.written, memory.changes = dict(before), {}, 0
+            memory.fault = lambda url, count, last=number: "kill" if count == last else ""  # type: ignore[misc]
+            with pytest.raises(KilledError):
+                run()
+            memory.revive()
+            yield number
+
+    return runs
 
 
 class Place:
@@ -66,11 +91,7 @@ class Address(Place):
         return self._memory.under(self._url)
 
     def here(self, folder: Path) -> Path:
-        shutil.rmtree(folder)
-        for name, data in self._memory.under(self._url).items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(data)
-        return folder
+        return laid_out(self._memory.under(self._url), folder, sound=False)
 
     def settle(self, place: Path | str) -> None:
         self._memory.age(WEEK + 60)

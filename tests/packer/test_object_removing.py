@@ -5,26 +5,25 @@ Nothing goes that a version names, and all else goes when it is a week old.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from helpers.memory_objects import KilledError, MemoryObjects
+from helpers.memory_objects import MemoryObjects
 from helpers.support import held, image_set, packed, tree
+from helpers.versions import laid_out, listed
 from typing_extensions import override
 
 from packtrain import append, compact, drop_rows, drop_version, open_dataset, purge, verify
-from packtrain._core.document import dump_document
 from packtrain._packer import object_workplace
 from packtrain._storage.remote.objects import Found, Head
 from packtrain._storage.remote.urls import Url
-from packtrain.errors import CorruptFile, OutputConflict, RemoteError, UsageError
+from packtrain.errors import OutputConflict, RemoteError
 
-from .test_object_changes import listed
+from .conftest import WEEK
 
 ADDRESS = Url.parse("s3://bucket/out")
-WEEK = 7 * 24 * 3600
+Stopped = Callable[[Callable[[], object]], Iterator[int]]
 
 
 class Watched(MemoryObjects):
@@ -53,12 +52,7 @@ def out(memory: MemoryObjects, tmp_path: Path) -> str:
 
 def sound(memory: MemoryObjects, folder: Path) -> list[object]:
     """The samples of the newest version at the address. All that versions name has to be there."""
-    shutil.rmtree(folder, ignore_errors=True)
-    for name, data in memory.under(ADDRESS).items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)
-    assert not verify(folder).problems
-    return list(held(open_dataset(folder)))
+    return list(held(open_dataset(laid_out(memory.under(ADDRESS), folder))))
 
 
 def test_objects_go_a_week_after_their_version(memory: MemoryObjects, out: str, tmp_path: Path) -> None:
@@ -83,30 +77,6 @@ def test_objects_go_a_week_after_their_version(memory: MemoryObjects, out: str, 
     assert sound(memory, tmp_path / "copy") == samples
     assert not verify(tmp_path / "copy").orphans
     assert not drop_version(out).removed
-
-
-def test_what_cannot_be_dropped_is_refused(memory: MemoryObjects, out: str, tmp_path: Path) -> None:
-    memory.age(2 * WEEK)
-    before = dict(memory.objects)
-    memory.objects[f"{ADDRESS}/pins/mine.json"] = pin = dump_document(
-        {"version": 3, "number": 1, "by": "me", "created": 7}
-    )
-    for numbers, error, message in [
-        ([1, 4], UsageError, f"{ADDRESS}: version 4 is the newest one"),
-        ([9], UsageError, "version 9 does not exist"),
-        ([1, 2], OutputConflict, rf"{ADDRESS}: version 1 is needed by me, as {ADDRESS}/pins/mine.json says"),
-    ]:
-        with pytest.raises(error, match=message):
-            drop_version(out, numbers)
-    document = f"{ADDRESS}/versions/00000002.json"
-    memory.objects[document] = memory.objects[document].replace(b'"records": 9', b'"records": 8')
-    with pytest.raises(CorruptFile, match=f"^{document} is damaged"):
-        drop_version(out, [1])
-    memory.objects[document] = before[document]
-    assert memory.objects == {**before, f"{ADDRESS}/pins/mine.json": pin}
-    plain = memory.put(ADDRESS / "plain", tree(packed(image_set(tmp_path / "plain", 1), tmp_path / "plain-out", "tar")))
-    with pytest.raises(UsageError, match=f"{plain} has no versions: it was never changed"):
-        drop_version(plain, 1)
 
 
 def test_what_is_listed_lies_in_the_spool(memory: MemoryObjects, out: str, tmp_path: Path) -> None:
@@ -176,28 +146,17 @@ def test_versions_that_are_made_while_objects_are_removed_lose_nothing(
 
 
 @pytest.mark.campaign
-def test_stopped_before_any_request(
-    request: pytest.FixtureRequest, memory: MemoryObjects, out: str, tmp_path: Path
-) -> None:
-    samples = sound(memory, tmp_path / "copy")
+def test_stopped_before_any_request(memory: MemoryObjects, stopped: Stopped, out: str, tmp_path: Path) -> None:
+    samples, after = sound(memory, tmp_path / "copy"), dict[str, bytes]()
 
     def drop() -> None:
         drop_version(out, [1, 2, 3])
         memory.age(2 * WEEK)
         drop_version(out)
 
-    before, memory.changes = dict(memory.objects), 0
-    drop()
-    after, requests = dict(memory.objects), memory.changes
-    everywhere = request.config.getoption("--every-point")
-    for number in range(1, requests + 1) if everywhere else {2, 4, 5, requests // 2, requests}:
-        memory.objects, memory.written, memory.changes = dict(before), {}, 0
-        memory.fault = lambda url, count, last=number: "kill" if count == last else ""  # type: ignore[misc]
-        with pytest.raises(KilledError):
-            drop()
-        memory.revive()
+    for number in stopped(drop):
         assert sound(memory, tmp_path / "copy") == samples
-        drop()
+        drop() if number else after.update(memory.objects)
         assert memory.objects == after
 
 
@@ -260,44 +219,11 @@ def test_what_others_change_meanwhile_is_not_joined(memory: MemoryObjects, three
     assert not verify(tmp_path / "copy").orphans
 
 
-@pytest.mark.campaign
-@pytest.mark.parametrize("name", ["compact", "purge"])
-def test_rewriting_stopped_before_any_request(
-    request: pytest.FixtureRequest, memory: MemoryObjects, three: str, tmp_path: Path, name: str
+def test_rows_of_segments_that_are_joined_meanwhile_are_not_dropped(
+    memory: MemoryObjects, three: str, tmp_path: Path
 ) -> None:
-    """The rows are the old or the new ones, all that versions name is there, and the same command finishes it."""
-    old = sound(memory, tmp_path / "copy")
-    dataset = open_dataset(tmp_path / "copy")
-    gone = [bytes(dataset.record(1)), dataset.filename(1).encode()]
-    del dataset
-
-    def run() -> None:
-        compact(three) if name == "compact" else purge(three, [1])
-
-    before, memory.changes = dict(memory.objects), 0
-    run()
-    new, requests = sound(memory, tmp_path / "copy"), memory.changes
-    everywhere = request.config.getoption("--every-point")
-    for number in range(1, requests + 1) if everywhere else {1, requests // 2, requests - 1, requests}:
-        memory.objects, memory.written, memory.changes = dict(before), {}, 0
-        memory.fault = lambda url, count, last=number: "kill" if count == last else ""  # type: ignore[misc]
-        with pytest.raises(KilledError):
-            run()
-        memory.revive()
-        found = sound(memory, tmp_path / "copy")
-        assert found in (old, new)
-        if found == old:
-            run()
-        elif name == "purge" and not all(mark in memory.under(ADDRESS) for mark in MARKS):
-            purge(three)
-        assert sound(memory, tmp_path / "copy") == new
-        memory.age(2 * WEEK)
-        drop_version(three)
-        assert sound(memory, tmp_path / "copy") == new
-        assert not verify(tmp_path / "copy").orphans
-        if name == "purge":
-            left = memory.under(ADDRESS)
-            assert not [file for file, data in left.items() for part in gone if part in data]
-
-
-MARKS = [f"versions/{number:08d}.dropped" for number in range(1, 6)]
+    samples = sound(memory, tmp_path / "copy")
+    memory.fault = of_version(5, lambda: compact(three))
+    with pytest.raises(OutputConflict, match=f"^{ADDRESS}: segment base has just been replaced by somebody else"):
+        drop_rows(three, [0])
+    assert sound(memory, tmp_path / "copy") == samples

@@ -32,16 +32,17 @@ from packtrain import (
     verify,
 )
 from packtrain._core import versions
-from packtrain._core.document import dump_document
 from packtrain._core.versions import newest_version
 from packtrain._packer import removing
 from packtrain._packer.pins import pin, unpin
 from packtrain._packer.workplace import Workplace, writing
 from packtrain._storage.staging import version_documents
 from packtrain.errors import CorruptFile, OutputConflict, PackError, UsageError
+from packtrain.reports import ChangeReport
 from packtrain.staging import Staged
 
-WEEK = 7 * 24 * 3600
+from .conftest import WEEK, Place
+
 CAPTION = [FieldColumn("caption", "text", "caption", by_path=False, optional=True)]
 
 
@@ -158,13 +159,9 @@ def test_who_has_just_closed_a_version_is_not_taken_for_another_machine(
     assert drop_version(out, 2).versions == (2,)
 
 
-def test_a_pin_keeps_a_version(out: Path) -> None:
+def test_a_pin_that_is_damaged_keeps_all_versions(out: Path) -> None:
     mine = out / "pins" / "mine.json"
     mine.parent.mkdir()
-    mine.write_bytes(dump_document({"version": 3, "number": 1, "by": "/data/mine", "created": 7}))
-    with pytest.raises(OutputConflict, match=r"version 1 is needed by /data/mine, as .*mine\.json says"):
-        drop_version(out, [1, 2])
-    assert drop_version(out, 2).versions == (2,)
     mine.write_bytes(b"{}")
     with pytest.raises(OutputConflict, match=r"mine\.json is damaged.*remove it if nobody does"):
         drop_version(out, 1)
@@ -172,22 +169,24 @@ def test_a_pin_keeps_a_version(out: Path) -> None:
     assert drop_version(out, 1).versions == (1,)
 
 
-def test_what_cannot_be_dropped_is_refused(out: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="version 3 is the newest one"):
-        drop_version(out, [1, 3])
-    with pytest.raises(UsageError, match="version 9 does not exist"):
-        drop_version(out, 9)
-    with pytest.raises(UsageError, match="never changed"):
-        drop_version(packed(image_set(tmp_path / "other", 1), tmp_path / "new", "tar"), 1)
+def test_what_cannot_be_dropped_is_refused(out: Path, tmp_path: Path, place: Place) -> None:
+    plain = packed(image_set(tmp_path / "other", 1), tmp_path / "new", "tar")
+    with pytest.raises(UsageError, match=f"^{plain} has no versions: it was never changed"):
+        drop_version(plain, 1)
     # What another version needs is not known.
     document = out / "versions/00000002.json"
-    whole = document.read_bytes()
-    document.write_bytes(whole.replace(b'"records": 9', b'"records": 8'))
-    before = tree(out)
-    with pytest.raises(CorruptFile, match="00000002"):
-        drop_version(out, 1)
-    assert tree(out) == before
-    assert drop_version(out, [1, 2]).versions == (1, 2)
+    document.write_bytes(document.read_bytes().replace(b'"records": 9', b'"records": 8'))
+    there = place.put(out)
+    before = place.files(there)
+    for numbers, error, message in (
+        ([1, 3], UsageError, f"^{there}: version 3 is the newest one"),
+        ([9], UsageError, f"^{there}: version 9 does not exist"),
+        ([1], CorruptFile, f"^{there}/versions/00000002.json is damaged"),
+    ):
+        with pytest.raises(error, match=message):
+            drop_version(there, numbers)
+    assert place.files(there) == before
+    assert drop_version(there, [1, 2]).versions == (1, 2)
 
 
 def test_what_writers_left_is_removed_and_what_they_write_is_not(out: Path) -> None:
@@ -285,13 +284,26 @@ def test_nothing_is_written_or_removed_by_a_link_in_the_place_of_a_folder(
     assert (tree(theirs), tree(out)) == before
 
 
-def test_a_segment_is_not_packed_by_a_link(out: Path, tmp_path: Path) -> None:
-    more, theirs = image_set(tmp_path / "more", 3), tmp_path / "theirs"
-    theirs.mkdir()
-    (name,) = (name for name in append(out, more, dry_run=True).written if name.startswith("segments/"))
-    (out / name).symlink_to(theirs)
-    with pytest.raises(OutputConflict, match=rf"{name} is a link"):
-        append(out, more)
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (lambda out, **options: append(out, out.parent / "more" / "train.txt", **options), "segments/*"),
+        (lambda out, **options: relabel(out, classes=("a", "b", "c"), **options), "layers/*/index"),
+    ],
+    ids=["segment", "index"],
+)
+def test_a_part_is_not_written_by_a_link(
+    out: Path, tmp_path: Path, change: Callable[..., ChangeReport], place: str
+) -> None:
+    image_set(tmp_path / "more", 3)
+    (theirs := tmp_path / "theirs").mkdir()
+    kind, _, rest = place.partition("/*")
+    (first, *_) = (name for name in change(out, dry_run=True).written if name.startswith(f"{kind}/"))
+    path = out / f"{first}{rest}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(theirs)
+    with pytest.raises(OutputConflict, match=rf"{path} is a link"):
+        change(out)
     assert not list(theirs.iterdir())
 
 
@@ -307,14 +319,3 @@ def test_a_dataset_of_somebody_else_is_not_purged_and_the_right_that_is_missing_
     with pytest.raises(PackError, match=rf"cannot write to {out}: Permission denied .*Give this user the right"):
         purge(out, [0])
     assert tree(out) == before
-
-
-def test_an_index_is_not_written_by_a_link(out: Path, tmp_path: Path) -> None:
-    theirs, classes = tmp_path / "theirs", ("a", "b", "c")
-    theirs.mkdir()
-    (first, *_) = (name for name in relabel(out, classes=classes, dry_run=True).written if name.startswith("layers/"))
-    (out / first).mkdir(parents=True)
-    (out / first / "index").symlink_to(theirs)
-    with pytest.raises(OutputConflict, match=rf"{first}/index is a link"):
-        relabel(out, classes=classes)
-    assert not list(theirs.iterdir())
