@@ -29,14 +29,13 @@ from helpers.objects.faults import Kill, Rule
 from helpers.objects.proxy import Proxy
 from helpers.objects.servers import Server
 from helpers.support import packed, tree
+from helpers.versions import listed
 from helpers.waiting import wait_until
 
 from packtrain import FieldColumn, add_field, append, compact, drop_rows, drop_version, open_dataset, verify
 from packtrain._core.versions import has_versions, is_dropped, version_numbers
 from packtrain._packer import removing
 from packtrain.errors import NotADataset
-
-from .test_changing import listed
 
 A_WEEK_LATER = """
 from packtrain._cli.main import main

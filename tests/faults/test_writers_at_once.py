@@ -20,11 +20,10 @@ from helpers.objects.datasets import objects_of
 from helpers.objects.fixtures import Started
 from helpers.objects.servers import Server
 from helpers.support import packed, tree
+from helpers.versions import listed
 
 from packtrain import append, open_dataset, verify
 from packtrain._core.versions import is_dropped, load_version, version_numbers
-
-from .test_changing import listed
 
 LABELS = (0, 1, 2, 3, 4, 5, 20, 21)
 PAIRS = list(combinations_with_replacement(CHANGES, 2))

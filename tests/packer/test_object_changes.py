@@ -8,17 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from helpers.memory_objects import KilledError, MemoryObjects
+from helpers.memory_objects import MemoryObjects
 from helpers.objects.datasets import behind, objects_of
 from helpers.objects.faults import Fault, Reset, Rule, Status, Unconditional
 from helpers.objects.fixtures import WRITABLE, Started
 from helpers.objects.servers import Server
-from helpers.support import encoded, packed, picture, tree
+from helpers.support import packed, tree
+from helpers.versions import labels_of, laid_out, listed, rows_of
 
 from packtrain import (
     FieldColumn,
@@ -35,16 +35,17 @@ from packtrain import (
 )
 from packtrain._cli.main import group
 from packtrain._core.versions import Change, has_versions, load_version
-from packtrain._packer import object_workplace
 from packtrain._packer.changing import ChangeReport, without_rows
 from packtrain._packer.object_workplace import ObjectWorkplace
 from packtrain._storage.remote.urls import Url
 from packtrain.errors import CorruptFile, NotADataset, OutputConflict, RemoteError, UsageError
 
+from .conftest import WEEK
 from .test_changing import Images
 
 CAPTION = [FieldColumn("caption", "text", "caption", by_path=False)]
 ADDRESS = Url.parse("s3://bucket/out")
+Stopped = Callable[[Callable[[], object]], Iterator[int]]
 SCORE = [FieldColumn("score", "number", "score", by_path=False, optional=True)]
 
 
@@ -66,32 +67,6 @@ def uploaded(store: Server, folder: Path) -> str:
     for name, data in tree(folder).items():
         store.put(f"{store.key(url)}/{name}", data)
     return url
-
-
-def written(objects: dict[str, bytes], folder: Path) -> Path:
-    """A copy of what lies at an address, of which every file that a version names has to be sound."""
-    for name, data in objects.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)
-    assert not verify(folder).problems
-    return folder
-
-
-def samples(out: Path, **options: Any) -> list[tuple[Any, ...]]:
-    """The path, label and stored image of each row, and its values of other fields."""
-    dataset = open_dataset(out, **options)
-    fields = [name for name in dataset.schema.names if name != "image"]
-    chosen = open_dataset(out, fields=["label", *fields], **options)
-    return [(dataset.filename(row), bytes(dataset.record(row)), *chosen[row]) for row in range(len(dataset))]
-
-
-def listed(folder: Path, first: int, count: int) -> Path:
-    """A list of images with the labels `first`, `first` + 1 and so on, by which they are known."""
-    for number in range(first, first + count):
-        (folder / f"{number}.jpg").write_bytes(encoded(picture(number, 16, 12)))
-    listing = folder / f"{first}.txt"
-    listing.write_text("".join(f"{number}.jpg {number}\n" for number in range(first, first + count)))
-    return listing
 
 
 def listed_values(folder: Path, out: Path, more: Sequence[str] = ()) -> tuple[Path, Path]:
@@ -156,14 +131,14 @@ def check_changes(tmp_path: Path, upload: Callable[[Path], str], objects_at: Cal
     both(drop_rows, where="score = 2")
     both(append, images.listed(3)[0])
     both(split)
-    copy = written(objects_at(there), tmp_path / "copy")
+    copy = laid_out(objects_at(there), tmp_path / "copy")
     assert not verify(copy).orphans
     for number in range(1, load_version(here).number + 1):
-        assert samples(copy, version=number) == samples(here, version=number)
-    assert samples(copy, split="val") == samples(here, split="val")
+        assert rows_of(copy, version=number) == rows_of(here, version=number)
+    assert rows_of(copy, split="val") == rows_of(here, split="val")
     both(compact)
     both(purge, [0, 5])
-    assert samples(written(objects_at(there), tmp_path / "again")) == samples(here)
+    assert rows_of(laid_out(objects_at(there), tmp_path / "again")) == rows_of(here)
     assert drop_version(there, dry_run=True).waiting
     return there
 
@@ -185,10 +160,9 @@ def objects_in(memory: MemoryObjects) -> dict[str, bytes]:
 def contents(memory: MemoryObjects) -> tuple[list[tuple[Any, ...]], list[int]]:
     """The rows of the newest version at the address, all that it names being sound, and the labels of those for val."""
     with tempfile.TemporaryDirectory() as name:
-        written(objects_in(memory), Path(name))
-        is_split = has_versions(Path(name)) and load_version(Path(name)).split is not None
-        val = [int(label) for label in open_dataset(name, split="val").targets] if is_split else []
-        return samples(Path(name)), val
+        folder = laid_out(objects_in(memory), Path(name))
+        is_split = has_versions(folder) and load_version(folder).split is not None
+        return rows_of(folder), labels_of(folder, split="val") if is_split else []
 
 
 def labels(memory: MemoryObjects) -> list[int]:
@@ -318,43 +292,35 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 }
 
 
-def _kill(last: int, url: Url, number: int) -> str:
-    return "kill" if number == last else ""
-
-
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("begun", [False, True], ids=["packed", "changed"])
 def test_stopped_before_any_request(
-    request: pytest.FixtureRequest, memory: MemoryObjects, labelled: Path, tmp_path: Path, name: str, begun: bool
+    memory: MemoryObjects, stopped: Stopped, labelled: Path, tmp_path: Path, name: str, begun: bool
 ) -> None:
-    """The newest version is the old or the new one, all that it names is there, and the same call makes the new one."""
+    """The newest version is the old or the new one, all that it names is there, and the same call makes the new one.
+
+    What was written in vain goes in a week.
+    """
     listed_values(tmp_path, labelled)
     put(memory, labelled)
     if begun:
         append(str(ADDRESS), listed(tmp_path, 6, 2))
         listed_values(tmp_path, labelled, more=["6.jpg", "7.jpg"])
-    before = dict(memory.objects)
-    old = contents(memory)
-    memory.changes = 0
-    CHANGES[name](tmp_path)
-    new, requests = contents(memory), memory.changes
-    assert new != old
-    everywhere = request.config.getoption("--every-point")
-    # The last ones make the version.
-    for number in range(1, requests + 1) if everywhere else {1, requests // 2, *range(requests - 2, requests + 1)}:
-        memory.objects = dict(before)
-        dying = MemoryObjects(memory.objects)
-        dying.fault = partial(_kill, number)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(object_workplace, "ObjectStore", Mock(return_value=dying))
-            with pytest.raises(KilledError):
-                CHANGES[name](tmp_path)
+    old = new = contents(memory)
+    for number in stopped(lambda: CHANGES[name](tmp_path)):
         found = contents(memory)
+        if not number:
+            new = found
+            assert new != old
         assert found in (old, new)
         if found == old:
             CHANGES[name](tmp_path)
         assert contents(memory) == new
+        memory.age(2 * WEEK)
+        drop_version(str(ADDRESS))
+        assert contents(memory) == new
+        assert not verify(laid_out(objects_in(memory), tmp_path / "copy")).orphans
 
 
 @pytest.mark.parametrize("fault", [Status(500, done=True), Reset(0)], ids=["500", "broken off"])
@@ -365,8 +331,8 @@ def test_an_answer_of_a_server_is_lost(store: Server, labelled: Path, tmp_path: 
         assert drop_rows(url, [0]).version == 2
         answers = between.traffic().of("versions/00000002.json", "PUT").exchanges
         assert [each.status for each in answers[1:]] == [412]
-    copy = written(objects_of(store, url), tmp_path / "copy")
-    assert [label for _, _, label in samples(copy)] == [1, 2, 3, 4, 5]
+    copy = laid_out(objects_of(store, url), tmp_path / "copy")
+    assert labels_of(copy) == [1, 2, 3, 4, 5]
 
 
 def test_a_server_that_ignores_the_condition_is_refused(store: Server, labelled: Path) -> None:
@@ -375,24 +341,6 @@ def test_a_server_that_ignores_the_condition_is_refused(store: Server, labelled:
     with behind(store, Rule(Unconditional(), "PUT", times=None)), pytest.raises(RemoteError, match="ignores"):
         append(url, labelled.parent / "0.txt")
     assert objects_of(store, url) == before
-
-
-@pytest.mark.parametrize("rounds", [2, pytest.param(100, marks=pytest.mark.stress)])
-def test_two_writers_at_once(store: Server, tmp_path: Path, rounds: int) -> None:
-    """Both of them make a version, in every round."""
-    url = uploaded(store, packed(listed(tmp_path, 0, 2), tmp_path / "labelled", "tar"))
-    lists = [listed(tmp_path, 10 * (each + 1), 2) for each in range(2 * rounds)]
-    with ThreadPoolExecutor(2) as threads:
-        for each in range(rounds):
-            reports = list(threads.map(partial(append, url), lists[2 * each : 2 * each + 2]))
-            assert sorted(report.version for report in reports) == [2 * each + 2, 2 * each + 3]
-    copy = written(objects_of(store, url), tmp_path / "copy")
-    assert sorted(label for _, _, label in samples(copy)) == [
-        0,
-        1,
-        *(10 * (each + 1) + one for each in range(2 * rounds) for one in (0, 1)),
-    ]
-    assert not verify(copy).orphans
 
 
 @pytest.mark.complete
@@ -415,8 +363,8 @@ def test_commands_take_addresses(store: Server, labelled: Path, tmp_path: Path) 
     assert "version 4 has 11 rows" in purged and "versions dropped: 1, 2, 3" in purged
     assert f"to be removed by `packtrain drop-version {out}` in a week: segments/" in purged
     assert "no version dropped" in said("drop-version", out)
-    copy = written(objects_of(store, out), tmp_path / "copy")
-    assert [label for _, _, label in samples(copy)] == [*range(1, 6), 10, 11, 12, 40, 41, 42]
+    copy = laid_out(objects_of(store, out), tmp_path / "copy")
+    assert labels_of(copy) == [*range(1, 6), 10, 11, 12, 40, 41, 42]
 
 
 def test_who_only_reads_is_refused() -> None:

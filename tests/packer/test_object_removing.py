@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from helpers.memory_objects import MemoryObjects
+from helpers.memory_objects import KilledError, MemoryObjects
 from helpers.support import held, image_set, packed, tree
 from helpers.versions import laid_out, listed
 from typing_extensions import override
@@ -217,6 +217,49 @@ def test_what_others_change_meanwhile_is_not_joined(memory: MemoryObjects, three
     drop_version(three)
     sound(memory, tmp_path / "copy")
     assert not verify(tmp_path / "copy").orphans
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", ["compact", "purge"])
+def test_rewriting_stopped_before_any_request(
+    request: pytest.FixtureRequest, memory: MemoryObjects, three: str, tmp_path: Path, name: str
+) -> None:
+    """The rows are the old or the new ones, all that versions name is there, and the same command finishes it."""
+    old = sound(memory, tmp_path / "copy")
+    dataset = open_dataset(tmp_path / "copy")
+    gone = [bytes(dataset.record(1)), dataset.filename(1).encode()]
+    del dataset
+
+    def run() -> None:
+        compact(three) if name == "compact" else purge(three, [1])
+
+    before, memory.changes = dict(memory.objects), 0
+    run()
+    new, requests = sound(memory, tmp_path / "copy"), memory.changes
+    everywhere = request.config.getoption("--every-point")
+    for number in range(1, requests + 1) if everywhere else {1, requests // 2, requests - 1, requests}:
+        memory.objects, memory.written, memory.changes = dict(before), {}, 0
+        memory.fault = lambda url, count, last=number: "kill" if count == last else ""  # type: ignore[misc]
+        with pytest.raises(KilledError):
+            run()
+        memory.revive()
+        found = sound(memory, tmp_path / "copy")
+        assert found in (old, new)
+        if found == old:
+            run()
+        elif name == "purge" and not all(mark in memory.under(ADDRESS) for mark in MARKS):
+            purge(three)
+        assert sound(memory, tmp_path / "copy") == new
+        memory.age(2 * WEEK)
+        drop_version(three)
+        assert sound(memory, tmp_path / "copy") == new
+        assert not verify(tmp_path / "copy").orphans
+        if name == "purge":
+            left = memory.under(ADDRESS)
+            assert not [file for file, data in left.items() for part in gone if part in data]
+
+
+MARKS = [f"versions/{number:08d}.dropped" for number in range(1, 6)]
 
 
 def test_rows_of_segments_that_are_joined_meanwhile_are_not_dropped(
