@@ -318,8 +318,12 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(
         shutil.copy(inside, copy)
     sound = (folder / "manifest.json").read_bytes()
     for name in (*OUTSIDE, str(tmp_path / "x")):
+
+        def renamed(body: dict[str, Any], name: object = name) -> None:
+            PLACES[place](body).update(name=name)
+
         (folder / "manifest.json").write_bytes(sound)
-        forge(folder / "manifest.json", lambda body, name=name: PLACES[place](body).update(name=name))
+        forge(folder / "manifest.json", renamed)
         with pytest.raises(
             CorruptFile, match=rf"manifest\.json is damaged: {WHERE[place]}.name: expected the plain name of a file"
         ):

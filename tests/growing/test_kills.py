@@ -170,7 +170,7 @@ class Crowd:
         workers = children(self.processes[at].pid or 0)
         if workers and self.random.random() < 0.5:
             with suppress(ProcessLookupError):
-                os.kill(self.random.choice(workers), signal.SIGKILL)
+                os.kill(self.random.choice(sorted(workers)), signal.SIGKILL)
         else:
             self.processes[at].kill()
             self.processes[at].join()

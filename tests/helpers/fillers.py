@@ -46,6 +46,21 @@ def none() -> Iterator[dict[str, Any]]:
     return iter(())
 
 
+def failing() -> Iterator[dict[str, Any]]:
+    """Fails each time."""
+    raise ValueError("the line is busy")
+
+
+def hopeless() -> Iterator[dict[str, Any]]:
+    """Samples that cannot be stored."""
+    return iter([{"x": None}] * 9)
+
+
+def unlike() -> Iterator[dict[str, Any]]:
+    """Samples that have no form in common."""
+    return iter([{"x": b"1"}, {"x": "1"}])
+
+
 def steady() -> Iterator[dict[str, Any]]:
     """Samples without end, some megabytes a second."""
     number = 0
