@@ -318,12 +318,12 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(
         shutil.copy(inside, copy)
     sound = (folder / "manifest.json").read_bytes()
     for name in (*OUTSIDE, str(tmp_path / "x")):
+        (folder / "manifest.json").write_bytes(sound)
 
-        def renamed(body: dict[str, Any], name: object = name) -> None:
+        def rename(body: dict[str, Any], name: Any = name) -> None:
             PLACES[place](body).update(name=name)
 
-        (folder / "manifest.json").write_bytes(sound)
-        forge(folder / "manifest.json", renamed)
+        forge(folder / "manifest.json", rename)
         with pytest.raises(
             CorruptFile, match=rf"manifest\.json is damaged: {WHERE[place]}.name: expected the plain name of a file"
         ):

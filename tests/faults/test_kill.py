@@ -50,9 +50,16 @@ def test_killed_while_retrying_rejects(
     action: Action,
 ) -> None:
     refused, mended = replace(small_job, format=format), replace(mended_job, format=format)
-    before = refused.packed(memory_path / "finished")
-    program = mended.program(packer, memory_path / "out").starting_from(memory_path / "finished")
-    assert assert_survives(campaign, program, mended.run, action, every=2 * refused.every, resumes=False) != before
+    finished, out = memory_path / "finished", memory_path / "out"
+    refused.run(finished)
+    program = mended.program(packer, out).starting_from(finished)
+    calls = program.undisturbed()
+    expected = tree(out)
+    assert expected != tree(finished)
+    for _ in campaign(program, calls, action, every=2 * refused.every):
+        assert_sound_if_finished(out)
+        mended.run(out)
+        assert_same(out, expected)
 
 
 @pytest.mark.complete
@@ -62,7 +69,8 @@ def test_killed_while_packing_a_lost_shard_again(
 ) -> None:
     job = replace(small_job, format=format)
     finished, out = memory_path / "finished", memory_path / "out"
-    expected = job.packed(finished)
+    job.run(finished)
+    expected = tree(finished)
     (lost,) = finished.glob("*-000001.[!i]*")
     lost.unlink()
     kept = {path.name for path in finished.glob(f"*-00000[02]{lost.suffix}")}
@@ -72,12 +80,11 @@ def test_killed_while_packing_a_lost_shard_again(
         renewed(folder, finished)
         before.update({name: written(folder / name) for name in kept})
 
-    def again(folder: Path) -> None:
-        job.run(folder)
-        assert {name: written(folder / name) for name in kept} == before
-
     program = replace(job.program(packer, out), prepare=prepare)
-    assert assert_survives(campaign, program, again, action, every=2 * job.every, resumes=False) == expected
+    for _ in campaign(program, program.undisturbed(), action, every=2 * job.every):
+        job.run(out)
+        assert {name: written(out / name) for name in kept} == before
+        assert_same(out, expected)
 
 
 @pytest.mark.complete
@@ -97,7 +104,10 @@ def test_killed_while_looking_at_a_finished_dataset(
     assert not program.starting_from(finished).undisturbed()
     assert_same(out, expected)
     again = program.starting_from(with_notes)
-    assert assert_survives(campaign, again, job.run, Action.KILL, every=2 * job.every) == expected
+    for _ in campaign(again, again.undisturbed(), Action.KILL, every=2 * job.every):
+        assert_sound_if_finished(out)
+        assert job.run(out).complete_before
+        assert_same(out, expected)
 
 
 @pytest.mark.stress

@@ -1,8 +1,7 @@
-"""A killed packer of samples from Python code or of a dataset: inputs continue, and a stream starts anew."""
+"""A killed packer of samples from Python code: inputs continue, and a stream starts anew."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,7 @@ import pytest
 from helpers.faults.campaign import Campaign, Program
 from helpers.faults.cases import assert_same, assert_survives
 from helpers.faults.harness import Action, FaultServer
-from helpers.fields import COLUMNS, field_set
-from helpers.support import ONE_FORMAT, packed, tree
+from helpers.support import ONE_FORMAT, tree
 
 from packtrain.errors import OutputConflict
 from packtrain.reports import PackReport
@@ -29,13 +27,6 @@ def function(number):
 """
 INPUTS = f"{MAKE}\nreport = pack(range(6), args['out'], options, function=function, max_rejects=1)"
 STREAM = f"{MAKE}\nreport = pack(iter(range(6)), args['out'], options, function=function, max_rejects=1)"
-
-AGAIN = """
-from packtrain import PackOptions, StoreOptions, pack
-
-options = PackOptions(args["format"], StoreOptions("raw", resize="8x8"), shard_size=800)
-report = pack(args["source"], args["out"], options)
-"""
 
 
 def run(code: str, args: dict[str, Any]) -> PackReport:
@@ -56,24 +47,6 @@ def test_inputs_continue_with_the_same_bytes(
     program = Program(packer, INPUTS, args, out)
     expected = assert_survives(campaign, program, lambda _: run(INPUTS, args), Action.KILL, every=4)
     assert any("-000001." in name for name in expected)
-
-
-@pytest.mark.complete
-@pytest.mark.parametrize(
-    "format_name", ["tar", *(pytest.param(name, marks=pytest.mark.stress) for name in ("hdf5", "lmdb"))]
-)
-def test_a_dataset_is_packed_again_with_the_same_bytes(
-    packer: FaultServer, tmp_path: Path, memory_path: Path, campaign: Campaign, format_name: str
-) -> None:
-    # A mask follows its image; with more fields, only the index has more files.
-    columns = replace(COLUMNS, fields=tuple(field for field in COLUMNS.fields if field.name == "seg"))
-    source = packed(field_set(tmp_path / "files", 6), tmp_path / "dataset", "lmdb", max_rejects="1", columns=columns)
-    before, out = tree(source), memory_path / "out"
-    args = {"source": str(source), "out": str(out), "format": format_name}
-    program = Program(packer, AGAIN, args, out)
-    expected = assert_survives(campaign, program, lambda _: run(AGAIN, args), Action.KILL, every=8)
-    assert any("-000001." in name for name in expected)
-    assert tree(source) == before
 
 
 @ONE_FORMAT

@@ -7,10 +7,11 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.faults.campaign import Campaign, Program
@@ -20,7 +21,8 @@ from helpers.filling import assert_sound, blocks, drop, fill, newest_store
 from helpers.processes import children
 from helpers.support import ONE_FORMAT
 
-from packtrain._core.errors import GenerationGone
+from packtrain import GrowingCache, Loader
+from packtrain._core.errors import GenerationGone, LoaderError
 from packtrain._core.generations import SHARDS, TEMPORARY, Generation, generation_numbers
 from packtrain._core.reader_reports import ReaderReport
 from packtrain._growing.options import FillOptions
@@ -90,6 +92,11 @@ def test_a_kill_at_any_change_loses_nothing_that_was_published(
         assert len(files) == len(after.generation.records) * (3 if format_name == "tar" else 2)
 
 
+def fill_for_ever(root: Path, format: str, first: int) -> None:
+    """A filler whose samples begin at a number."""
+    _again(root, first, 10_000_000, format)
+
+
 def read_for_ever(root: Path, workers: int) -> None:
     """A reader that goes through the newest generation again and again, each time with new forked workers."""
     report = ReaderReport(root)
@@ -110,6 +117,20 @@ def read_for_ever(root: Path, workers: int) -> None:
         drop(store)
 
 
+def load_for_ever(root: Path) -> None:
+    """A loader whose workers live on from generation to generation, unless they are killed."""
+    with Loader(GrowingCache(root).dataset(), 8, shuffle=True, num_workers=2, multiprocessing_context="fork") as loader:
+        while True:
+            try:
+                for batch in loader:
+                    for who, *values in zip(batch.who.tolist(), batch.data, batch.text, batch.label, strict=True):
+                        wanted = numbered_sample(who)
+                        assert values == [wanted[name] for name in ("data", "text", "label")], who
+            except LoaderError as error:
+                if "was killed by SIGKILL" not in str(error):
+                    raise
+
+
 class Crowd:
     """A filler and readers in processes of their own, which are killed at random times, and what is known of them.
 
@@ -126,20 +147,24 @@ class Crowd:
         self.format = format
         self.random = random.Random(seed)
         self.published: dict[int, int] = {}
-        self.kills = self.looks = self.most = self.begun = self.end = self.evicted = 0
+        self.kills = {"filler": 0, "reader": 0, "worker": 0}
+        self.looks = self.most = self.begun = self.end = self.evicted = 0
         # Forked, because a new interpreter takes longer to start than it lives here.
         self._context = multiprocessing.get_context("fork")
-        self.processes = [self.started(at) for at in range(3)]
+        self.fillers = [self.filler()]
+        self._kinds = ((read_for_ever, 0), (read_for_ever, 2), (load_for_ever,))
+        self.readers = [self.reader(at) for at in range(len(self._kinds))]
 
-    def started(self, at: int) -> BaseProcess:
-        """A filler; a reader; or one with two workers."""
+    def filler(self) -> BaseProcess:
         self.begun += 1
-        if at:
-            process = self._context.Process(target=read_for_ever, args=(self.root, 2 * at - 2))
-        else:
-            process = self._context.Process(
-                target=_again, args=(self.root, 20_000_000 * self.begun, 10**7, self.format)
-            )
+        return self._started(fill_for_ever, self.root, self.format, 20_000_000 * self.begun)
+
+    def reader(self, at: int) -> BaseProcess:
+        target, *arguments = self._kinds[at]
+        return self._started(target, self.root, *arguments)
+
+    def _started(self, target: Callable[..., None], *arguments: Any) -> BaseProcess:
+        process = self._context.Process(target=target, args=arguments)
         process.start()
         return process
 
@@ -148,7 +173,7 @@ class Crowd:
         self.looks += 1
         self.most = max(self.most, blocks(self.root))
         assert self.most <= BUDGET
-        for process in self.processes:
+        for process in (*self.fillers, *self.readers):
             # They end only by being killed: an error of their own would end them with an exit status.
             assert process.exitcode is None
         with suppress(GenerationGone):
@@ -166,20 +191,23 @@ class Crowd:
 
     def kill(self) -> None:
         """Kills something, and starts another one like it."""
-        at = self.random.choice((0, 0, 1, 2))
-        workers = children(self.processes[at].pid or 0)
-        if workers and self.random.random() < 0.5:
-            with suppress(ProcessLookupError):
-                os.kill(self.random.choice(sorted(workers)), signal.SIGKILL)
-        else:
-            self.processes[at].kill()
-            self.processes[at].join()
-            self.processes[at] = self.started(at)
-        self.kills += 1
+        what = self.random.choice(("filler", "filler", "reader", "worker"))
+        if what == "worker":
+            if workers := [worker for reader in self.readers for worker in children(reader.pid or 0)]:
+                with suppress(ProcessLookupError):
+                    os.kill(self.random.choice(workers), signal.SIGKILL)
+                    self.kills[what] += 1
+            return
+        victims = self.fillers if what == "filler" else self.readers
+        at = self.random.randrange(len(victims))
+        victims[at].kill()
+        victims[at].join()
+        self.kills[what] += 1
+        victims[at] = self.filler() if what == "filler" else self.reader(at)
 
     def close(self) -> None:
         """Kills all of them."""
-        for process in self.processes:
+        for process in (*self.fillers, *self.readers):
             process.kill()
             process.join()
 
@@ -192,7 +220,7 @@ def _campaign(root: Path, format: str, seed: int, kills: int, samples: int) -> C
     try:
         found.look()
         begin = found.end
-        while found.kills < kills or found.end < begin + samples:
+        while sum(found.kills.values()) < kills or found.end < begin + samples:
             assert time.monotonic() < deadline, "the filler stands still"
             # At a random sample, wherever that is in a shard; or a bit later, if the filler waits for readers.
             wanted, end = found.end + found.random.randrange(60), time.monotonic() + 1
@@ -201,7 +229,7 @@ def _campaign(root: Path, format: str, seed: int, kills: int, samples: int) -> C
                 # Others want the processor as well.
                 time.sleep(0.005)
             time.sleep(found.random.uniform(0, 0.05))
-            if found.kills < kills:
+            if sum(found.kills.values()) < kills:
                 found.kill()
     finally:
         found.close()
@@ -211,6 +239,11 @@ def _campaign(root: Path, format: str, seed: int, kills: int, samples: int) -> C
     return found
 
 
+@pytest.mark.complete
+def test_a_few_kills_of_fillers_and_readers(memory_path: Path) -> None:
+    _campaign(memory_path / "cache", "tar", 0, 4, 30)
+
+
 @pytest.mark.stress
 @pytest.mark.parametrize("seed", range(10))
 def test_two_hundred_kills_of_fillers_readers_and_workers(seed: int, memory_path: Path) -> None:
@@ -218,6 +251,6 @@ def test_two_hundred_kills_of_fillers_readers_and_workers(seed: int, memory_path
     found = _campaign(memory_path / "cache", ("tar", "hdf5", "lmdb")[seed % 3], seed, 20, 600)
     assert found.evicted > 20
     print(
-        f"{found.kills} kills, {found.looks} looks, {found.end} samples, {found.evicted} shards evicted, at most "
+        f"{found.kills}, {found.looks} looks, {found.end} samples, {found.evicted} shards evicted, at most "
         f"{found.most / BUDGET:.1%} of the budget"
     )

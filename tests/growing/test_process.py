@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -145,11 +145,16 @@ class TestEnd:
 
     @pytest.mark.complete
     @pytest.mark.parametrize(
-        ("number", "said", "block"),
-        [(signal.SIGINT, "KeyboardInterrupt", False), (signal.SIGUSR1, "ValueError: in training", True)],
+        ("end", "said"),
+        [
+            (lambda pid: os.killpg(pid, signal.SIGINT), "KeyboardInterrupt"),
+            (lambda pid: os.kill(pid, signal.SIGUSR1), "ValueError: in training"),
+        ],
+        ids=["Ctrl-C", "exception"],
     )
+    @pytest.mark.parametrize("block", [False, True], ids=["no with", "with"])
     def test_it_ends_in_order_when_training_fails(
-        self, tmp_path: Path, root: Path, number: int, said: str, block: bool
+        self, tmp_path: Path, root: Path, end: Callable[[int], None], said: str, block: bool
     ) -> None:
         body = (
             "def fail(*_): raise ValueError('in training')\n"
@@ -162,7 +167,7 @@ class TestEnd:
         )
         process = trainer(tmp_path, body, root)
         ready(process)
-        os.killpg(process.pid, number)
+        end(process.pid)
         _, errors = process.communicate(timeout=30)
         assert errors.splitlines()[-1] == said
         assert errors.count("Traceback") == 1

@@ -160,10 +160,9 @@ def assert_completed(out: Path, expected: dict[str, bytes], run: Callable[[Path]
 def assert_survives(
     campaign: Campaign,
     program: Program,
-    run: Callable[[Path], Any],
+    run: Callable[[Path], PackReport],
     *actions: Action,
     every: int = 1,
-    resumes: bool = True,
 ) -> dict[str, bytes]:
     """Asserts that a program may be killed anywhere: readers find no dataset or a sound one, and `run` completes it.
 
@@ -173,7 +172,6 @@ def assert_survives(
         run: Does the same in this process.
         actions: What goes wrong.
         every: Takes one in so many points.
-        resumes: True if no finished shard is written again.
 
     Returns:
         The files of the complete dataset.
@@ -182,11 +180,7 @@ def assert_survives(
     expected = tree(program.folder)
     for _ in campaign(program, calls, *actions, every=every):
         assert_sound_if_finished(program.folder)
-        if resumes:
-            assert_completed(program.folder, expected, run)
-        else:
-            run(program.folder)
-            assert_same(program.folder, expected)
+        assert_completed(program.folder, expected, run)
     return expected
 
 
