@@ -20,7 +20,7 @@ from .figures import SUSPICIONS, AlikeGroup, DatasetReport, Histogram, Place, Su
 from .pictures import pictures_of
 
 if TYPE_CHECKING:
-    from packtrain._extras.tune import TuneResult
+    from ..tune import TuneResult
 
 _LABELS: Final = 30
 _REASONS: Final = 50

@@ -84,3 +84,9 @@ def assert_every_flip_is_named(dataset: Path, most: int, part: slice) -> None:
 def test_a_flipped_byte_in_any_file_is_named(dataset: Path) -> None:
     """Every third case."""
     assert_every_flip_is_named(dataset, 4, slice(0, None, 3))
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("part", range(8))
+def test_many_flipped_bytes_in_any_file_are_named(dataset: Path, part: int) -> None:
+    assert_every_flip_is_named(dataset, 60, slice(part, None, 8))

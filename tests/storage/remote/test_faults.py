@@ -248,6 +248,43 @@ def test_whatever_goes_wrong_by_chance_all_bytes_arrive(objects: Objects, url: U
     assert between.traffic().of(url.key).faults > 5
 
 
+@pytest.mark.stress
+def test_through_faults_and_kills_no_wrong_byte_arrives(service: ObjectStore, url: Url, between: Proxy) -> None:
+    faults = (SLOW_DOWN, Reset(), Reset(0.5), Stall(0.2, 0.5), Truncate(0.5), Truncate(0.5, admit=True))
+    # A range that is cut short as often as it is tried would be an error, as it should.
+    between.script(chances=Chances(7, tuple((fault, 0.08) for fault in faults), most=2))
+    before, end = children(), time.monotonic() + 30
+    lock = threading.Lock()
+    counts = {"right": 0, "killed": 0}
+
+    def use(seed: int) -> None:
+        dice = random.Random(seed)
+        while time.monotonic() < end:
+            start = dice.randrange(len(DATA) - 1)
+            stop = dice.randrange(start + 1, len(DATA))
+            try:
+                found = read(service, url, start, stop)
+            except RemoteError as error:
+                if "ended twice" not in str(error):
+                    raise
+                continue
+            assert found == DATA[start:stop]
+            with lock:
+                counts["right"] += 1
+
+    with ThreadPoolExecutor(5) as threads:
+        users = [threads.submit(use, seed) for seed in range(4)]
+        while time.monotonic() < end:
+            time.sleep(random.uniform(0.2, 2))
+            for pid in children() - before:
+                os.kill(pid, signal.SIGKILL)
+                counts["killed"] += 1
+        for user in users:
+            user.result()
+    assert counts["right"] > 50
+    assert counts["killed"] > 5
+
+
 # --- the service process ---
 
 
