@@ -8,7 +8,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -27,6 +31,7 @@ from helpers.objects.faults import (
     Status,
     Truncate,
     Whole,
+    place,
 )
 from helpers.objects.programs import HOST, ask
 from helpers.objects.proxy import Proxy, Traffic, proxy
@@ -66,6 +71,31 @@ def test_without_faults_nothing_changes(nginx_server: Server, between: Proxy) ->
                 assert ask(between.port, method, path, headers=headers) == direct, (method, headers, path)
 
 
+def test_another_client_gets_the_same(between: Proxy) -> None:
+    url = f"http://{HOST}:{between.port}{PATH}"
+    with urllib.request.urlopen(url) as answer:
+        assert answer.read() == DATA
+    between.script(Rule(Status(500)))
+    with pytest.raises(urllib.error.HTTPError, match="500"):
+        urllib.request.urlopen(url)
+
+
+def test_one_connection_takes_many_requests(between: Proxy) -> None:
+    between.script(Rule(SLOW_DOWN, skip=1), Rule(Corrupt(), skip=2), Rule(Truncate(admit=True), skip=3))
+    connection = http.client.HTTPConnection(HOST, between.port)
+    statuses = []
+    connection.connect()
+    kept = connection.sock
+    for _ in range(6):
+        connection.request("GET", PATH)
+        answer = connection.getresponse()
+        answer.read()
+        statuses.append(answer.status)
+        assert connection.sock is kept
+    connection.close()
+    assert statuses == [200, 503, 200, 200, 200, 200]
+
+
 def test_requests_and_bytes_are_counted(between: Proxy) -> None:
     get(between.port)
     get(between.port, RANGE)
@@ -82,31 +112,96 @@ def test_requests_and_bytes_are_counted(between: Proxy) -> None:
     assert between.traffic() == Traffic()
 
 
-@pytest.mark.parametrize(
-    ("fault", "status", "body"),
-    [
-        (Status(500), 500, None),
-        (Reset(), None, None),
-        (Reset(0.5), None, None),
-        (Truncate(1000), None, None),
-        (Truncate(1000, admit=True), 206, PART[:1000]),
-        (Corrupt(0), 206, bytes([PART[0] ^ 0x55]) + PART[1:]),
-        (Shift(7), 206, PART[7:] + PART[:7]),
-        (Whole(), 200, DATA),
-        (Stall(0.1, 0.5), 206, PART),
-    ],
-    ids=str,
-)
-def test_a_fault_comes_once(between: Proxy, fault: Fault, status: int | None, body: bytes | None) -> None:
-    between.script(Rule(fault))
-    if status is None:
-        with pytest.raises((ConnectionResetError, http.client.IncompleteRead)):
-            get(between.port, RANGE)
-    else:
-        found = get(between.port, RANGE)
-        assert found[0] == status and body in (None, found[1])
+def test_requests_at_once_are_counted(between: Proxy) -> None:
+    between.script(Rule(Stall(0.5), times=None))
+    with ThreadPoolExecutor(7) as threads:
+        list(threads.map(lambda _: get(between.port), range(7)))
+    assert between.traffic().most_at_once == 7
+
+
+@pytest.mark.parametrize("code", [500, 503])
+def test_a_status(between: Proxy, code: int) -> None:
+    between.script(Rule(Status(code)))
+    assert get(between.port)[0] == code
+    assert get(between.port) == (200, DATA)
+
+
+@pytest.mark.parametrize(("after", "arrived"), [(None, 0), (0, 0), (0.5, 250_000), (1000, 1000)])
+def test_a_reset(between: Proxy, after: float | None, arrived: int) -> None:
+    between.script(Rule(Reset(after)))
+    with pytest.raises(ConnectionResetError):
+        get(between.port, RANGE)
+    assert between.traffic().bytes == arrived
     assert get(between.port, RANGE) == (206, PART)
-    assert between.traffic().faults == 1
+
+
+def test_a_reset_before_the_server_is_asked_and_after(moto_server: Server) -> None:
+    with proxy(moto_server.port) as between:
+        headers = {"Authorization": "AWS4-HMAC-SHA256 Credential=any/20260101/us-east-1/s3/aws4_request"}
+        for after, found in ((None, None), (0, b"data")):
+            key = moto_server.key(moto_server.fresh())
+            between.script(Rule(Reset(after), method="PUT"))
+            with pytest.raises((ConnectionResetError, http.client.RemoteDisconnected, BrokenPipeError)):
+                ask(between.port, "PUT", f"/{BUCKET}/{key}", b"data", headers)
+            assert moto_server.get(key) == found
+
+
+def test_a_body_that_ends_early(between: Proxy) -> None:
+    between.script(Rule(Truncate(1000)), Rule(Truncate(1000, admit=True), skip=1))
+    with pytest.raises(http.client.IncompleteRead) as caught:
+        get(between.port, RANGE)
+    assert (caught.value.partial, caught.value.expected) == (PART[:1000], len(PART) - 1000)
+    assert get(between.port, RANGE) == (206, PART[:1000])
+
+
+@pytest.mark.parametrize("at", [0, 0.5, 4999, 499_999, 1e9])
+def test_a_wrong_byte(between: Proxy, at: float) -> None:
+    between.script(Rule(Corrupt(at)))
+    status, body = get(between.port, RANGE)
+    wrong = [number for number, (one, other) in enumerate(zip(body, PART, strict=True)) if one != other]
+    assert (status, wrong) == (206, [min(place(at, len(PART)), len(PART) - 1)])
+
+
+def test_another_range(between: Proxy) -> None:
+    between.script(Rule(Shift(7)), Rule(Shift(7, admit=True), skip=1))
+    for named in ("bytes 1000-500999/", "bytes 1007-501006/"):
+        connection = http.client.HTTPConnection(HOST, between.port)
+        connection.request("GET", PATH, headers=RANGE)
+        answer = connection.getresponse()
+        assert answer.read() == PART[7:] + PART[:7]
+        assert answer.headers["Content-Range"] == f"{named}{len(DATA)}"
+        connection.close()
+
+
+def test_a_range_that_is_ignored(between: Proxy) -> None:
+    between.script(Rule(Whole()))
+    assert get(between.port, RANGE) == (200, DATA)
+
+
+@pytest.mark.parametrize("after", [None, 0, 0.5])
+def test_a_stall(between: Proxy, after: float | None) -> None:
+    between.script(Rule(Stall(0.3, after)))
+    began = time.monotonic()
+    assert get(between.port, RANGE) == (206, PART)
+    assert time.monotonic() - began >= 0.3
+
+
+def test_a_client_that_gives_up_ends_the_stall(between: Proxy) -> None:
+    between.script(Rule(Stall(600)))
+    with pytest.raises(TimeoutError):
+        ask(between.port, "GET", PATH, timeout=0.1)
+    assert get(between.port) == (200, DATA)
+    assert [each.status for each in between.traffic().exchanges] in ([0, 200], [200, 0])
+
+
+def test_the_limit_holds_for_all_connections_together(between: Proxy) -> None:
+    between.limit(4 * len(DATA))
+    began = time.monotonic()
+    with ThreadPoolExecutor(4) as threads:
+        assert set(threads.map(lambda _: get(between.port), range(4))) == {(200, DATA)}
+    assert time.monotonic() - began >= 0.9
+    between.limit(None)
+    assert get(between.port) == (200, DATA)
 
 
 def test_rules_choose_requests(between: Proxy) -> None:
@@ -131,6 +226,13 @@ def test_chances_depend_on_nothing_but_the_seed_and_the_requests(seed: int, chan
     assert forward == backward
     assert forward[most] == [None] * len(requests)
     assert one.decide(Request("PUT", "/object 0")) is None
+
+
+def test_chances_come_as_often_as_they_should() -> None:
+    script = Script(chances=Chances(1, ((Status(500), 0.25), (Reset(), 0.5))))
+    drawn = [script.decide(Request("GET", str(number))) for number in range(4000)]
+    assert 850 < drawn.count(Status(500)) < 1150
+    assert 1850 < drawn.count(Reset()) < 2150
 
 
 @contextmanager
@@ -180,6 +282,13 @@ def test_every_way_to_frame_a_body(path: str) -> None:
         between.script(Rule(Corrupt(0), method="POST"))
         assert ask(between.port, "POST", path, b"abc") == (200, bytes([ord("a") ^ 0x55]) + b"bc")
         assert between.traffic().bytes == 0 + 1 + 999 + 100_000 + 3
+
+
+def test_a_server_that_is_gone_resets_connections() -> None:
+    with odd_server() as port:
+        pass
+    with proxy(port) as between, pytest.raises(ConnectionResetError):
+        get(between.port)
 
 
 def test_it_ends_with_the_process_that_started_it(nginx_server: Server) -> None:
