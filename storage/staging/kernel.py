@@ -1,4 +1,4 @@
-"""Linux calls for copying that Python lacks: allocation, and reads that leave the page cache unchanged."""
+"""Linux calls for copying that Python lacks: reflinks, allocation, and reads that leave the page cache unchanged."""
 
 from __future__ import annotations
 
@@ -17,10 +17,24 @@ if TYPE_CHECKING:
     Pages = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
+_FICLONE: Final = 0x40049409
 _SYNC_FILE_RANGE_WRITE: Final = 2
-_REFUSED: Final = frozenset([errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.EPERM])
+_REFUSED: Final = frozenset(
+    [errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENOTTY, errno.EXDEV, errno.EPERM, errno.EBADF, errno.ETXTBSY]
+)
 """Error codes by which file systems say that they do not support an operation."""
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def clone(source: int, target: int) -> bool:
+    """Makes the file `target` share the blocks of the file `source`. Returns False if that is not supported."""
+    try:
+        fcntl.ioctl(target, _FICLONE, source)
+    except OSError as error:
+        if error.errno in _REFUSED:
+            return False
+        raise
+    return True
 
 
 def allocate(descriptor: int, offset: int, length: int) -> None:

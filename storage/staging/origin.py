@@ -28,7 +28,7 @@ from ..location import Location, arrived, each, linked, object_store, read
 from ..remote.objects import Head, Objects
 from ..remote.urls import Url
 from .documents import in_blocks, stamp_of
-from .kernel import Reader
+from .kernel import Reader, clone
 
 _MOST_PLAN_BYTES: Final = 1 << 30
 """A plan that is larger is not read."""
@@ -77,6 +77,9 @@ class OriginFile(Protocol):
     @property
     def stamp(self) -> str:
         """The stamp that the file had when it was opened, see `Head`."""
+
+    def clone_into(self, descriptor: int) -> bool:
+        """Gives the file `descriptor` the same content by sharing blocks. Returns False if that is not possible."""
 
     def read(self, view: memoryview, offset: int) -> int:
         """Fills `view` from `offset` in the file on. Returns the number of bytes; fewer only at the file's end."""
@@ -234,7 +237,7 @@ class Origin:
             self._require_size(file, found.st_size)
             reader = None if length is None else Reader(descriptor, offset, length)
             try:
-                yield _LocalFile(location, stamp_of(found), reader)
+                yield _LocalFile(location, descriptor, stamp_of(found), reader)
             finally:
                 if reader is not None:
                     reader.close()
@@ -307,8 +310,12 @@ class _LocalFile:
     """An open file of this machine."""
 
     path: Path
+    descriptor: int
     stamp: str
     reader: Reader | None
+
+    def clone_into(self, descriptor: int) -> bool:
+        return clone(self.descriptor, descriptor)
 
     def read(self, view: memoryview, offset: int) -> int:
         assert self.reader is not None, "it was opened without a range"
@@ -330,6 +337,9 @@ class _RemoteFile:
     file: SourceFile
     url: Url
     stamp: str
+
+    def clone_into(self, descriptor: int) -> bool:
+        return False
 
     def read(self, view: memoryview, offset: int) -> int:
         part = view[: max(0, self.file.bytes - offset)]

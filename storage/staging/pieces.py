@@ -188,8 +188,10 @@ class ThreadTeam:
         if self._stop.is_set():
             raise Stopped
 
-    def run(self, tasks: Iterable[Task], work: Callable[[Task, memoryview], None], on_tick: Callable[[], None]) -> None:
-        """Calls `work(task, buffer)` for every task, and `on_tick()` about ten times a second and at the end.
+    def run(
+        self, tasks: Iterable[Task], work: Callable[[Task, memoryview], None], on_tick: Callable[[], None] | None = None
+    ) -> None:
+        """Calls `work(task, buffer)` for every task, and `on_tick()` about ten times a second in the calling thread.
 
         Raises:
             StagingError: No thread can be started.
@@ -217,7 +219,8 @@ class ThreadTeam:
             for thread in threads:
                 while thread.is_alive():
                     thread.join(_TICK_SECONDS)
-                    on_tick()
+                    if on_tick is not None:
+                        on_tick()
                     if self._stop.is_set():
                         self._on_stop()
         except BaseException:
@@ -230,7 +233,6 @@ class ThreadTeam:
                     thread.join()
         if self._failures:
             raise self._failures[0]
-        on_tick()
 
     def _work_through(self, waiting: deque[Task], work: Callable[[Task, memoryview], None]) -> None:
         try:

@@ -113,6 +113,7 @@ def check_files(
 
     team = _team(origin, files, threads)
     team.run([piece for file in files for piece in split(file)], check, counter.report)
+    counter.report()
     return [file for file in files if file in damaged or checksums.of_file(file) != file.crc32c]
 
 
@@ -144,6 +145,7 @@ def warm_files(
 
     team = ThreadTeam(threads or _THREADS)
     team.run([piece for file in files for piece in split(file)], warm, counter.report)
+    counter.report()
     return counter.copied
 
 
@@ -157,6 +159,7 @@ class _Copy:
     journal: Journal
     team: ThreadTeam
     counter: ProgressCounter
+    cloned: set[SourceFile] = field(default_factory=set)
     created: list[str] = field(default_factory=list)
     checksums: Checksums = field(default_factory=Checksums)
     seen_stamps: defaultdict[SourceFile, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -174,7 +177,7 @@ class _Copy:
         try:
             self.team.run(self.files, self._create, self.counter.report)
             self._check_room()
-            self.team.run(self.files, self._allocate, self.counter.report)
+            self.team.run([file for file in self.files if file not in self.cloned], self._allocate, self.counter.report)
         except NoSpace:
             # Give back the space at once: the copy will not be made.
             for name in self.created:
@@ -187,6 +190,7 @@ class _Copy:
             with _errors(self.target.path, "write to"):
                 for folder in folders:
                     folder.sync()
+        self.counter.report()
 
     def stamps(self) -> dict[str, str]:
         """The stamps of the files that were not changed meanwhile."""
@@ -197,21 +201,24 @@ class _Copy:
         """Fails at once if there is too little space. Allocating would fail late, or never if it is not supported."""
         need = 0
         for file in self.files:
-            if (status := self.target.status(file.name)) is not None:
+            if file not in self.cloned and (status := self.target.status(file.name)) is not None:
                 need += max(0, file.allocated - status.st_blocks * 512)
         system = os.statvfs(self.target.fileno())
         if need > (free := system.f_bavail * system.f_frsize):
             raise no_space(self.target.path, f"{size(need)} more needed; {size(free)} free")
 
     def _create(self, file: SourceFile, _: memoryview) -> None:
-        """Creates the file with its full size, unless its source is not what was packed."""
-        with self.origin.open(file), self._errors(file, "write"):
+        """Creates the file with its full size, and with its content if the file systems can share blocks."""
+        with self.origin.open(file) as source, self._errors(file, "write"):
             # One that an earlier run finished is read-only.
             if self.target.create(file.name):
                 self.created.append(file.name)
             with self._opened(file, os.O_RDWR) as target:
                 # From here on, nobody writes any more for a process that was killed.
                 fcntl.flock(target, fcntl.LOCK_EX)
+                if file.bytes and source.clone_into(target):
+                    self.cloned.add(file)
+                    self.seen_stamps[file].add(source.stamp)
                 os.ftruncate(target, file.bytes)
 
     def _allocate(self, file: SourceFile, _: memoryview) -> None:
@@ -222,7 +229,10 @@ class _Copy:
 
     def _resume_or_copy(self, piece: Piece, buffer: memoryview) -> None:
         known = self.journal[piece]
-        if known is not None and self._checksum_of_copy(piece, buffer) == known.checksum:
+        if piece.file in self.cloned:
+            self.checksums[piece] = self._checksum_of_copy(piece, buffer)
+            self.counter.add(piece.length)
+        elif known is not None and self._checksum_of_copy(piece, buffer) == known.checksum:
             self.checksums[piece] = known.checksum
             self.seen_stamps[piece.file].add(known.stamp)
             self.counter.add(resumed=piece.length)

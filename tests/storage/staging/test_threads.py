@@ -26,11 +26,11 @@ def allow_threads(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 def test_fewer_threads_do_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
     allow_threads(monkeypatch, 2)
     done: list[int] = []
-    ThreadTeam(5).run(range(40), lambda task, _: done.append(task), lambda: None)
+    ThreadTeam(5).run(range(40), lambda task, _: done.append(task))
     assert sorted(done) == list(range(40))
 
 
 def test_no_thread_at_all_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     allow_threads(monkeypatch, 0)
     with pytest.raises(StagingError, match=r"no thread can be started.*ulimit -u.*ulimit -v"):
-        ThreadTeam(5).run(range(40), lambda task, _: None, lambda: None)
+        ThreadTeam(5).run(range(40), lambda task, _: None)
