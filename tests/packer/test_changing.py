@@ -501,6 +501,22 @@ def test_rows_are_dropped_by_a_condition(changed: tuple[Path, list[Sample]]) -> 
     assert held(open_dataset(out)) == left
 
 
+def test_fields_and_classes_go_with_the_last_segment_that_has_them(images: Images, tmp_path: Path) -> None:
+    listing, samples = images.listed(2)
+    out = tmp_path / "out"
+    pack(listing, out, PackOptions("tar", StoreOptions("verbatim"), classes=("a", "b", "c", "d", "e")))
+    more = tmp_path / "more.jsonl"
+    more.write_text(json.dumps({"path": "0.jpg", "label": 5, "caption": "new"}))
+    columns = Columns("path", "label", (FieldColumn("caption", "text", "caption", by_path=False),))
+    append(out, more, columns=columns, classes=("a", "b", "c", "d", "e", "f"))
+    assert open_dataset(out).schema.names == ("image", "caption")
+    drop_rows(out, [2])
+    left = open_dataset(out)
+    assert (left.schema.names, left.classes) == (("image",), ("a", "b", "c", "d", "e"))
+    assert held(left) == samples
+    assert not verify(out).problems
+
+
 def test_what_cannot_be_is_refused(changed: tuple[Path, list[Sample]], images: Images, tmp_path: Path) -> None:
     out, samples = changed
     with pytest.raises(UsageError, match="no row would be left"):
