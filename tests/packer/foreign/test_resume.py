@@ -92,7 +92,7 @@ def test_a_merge_names_what_is_missing_and_gives_the_bytes_of_one_run(shards: li
     report = index_shards(shards, out, part="2/3")
     assert (report.shards, report.indexed, report.records, report.missing) == (1, 1, 4, 3)
     status = pack_status(out)
-    assert (status.done, status.missing, status.array) == (1, tuple(str(shards[n]) for n in (0, 2, 3)), "1,3,4")
+    assert (status.done, status.missing, status.array) == (1, tuple(str(shards[n]) for n in (0, 2, 3)), "1,3-4")
     with pytest.raises(PackError, match=rf"3 of 4 shards have not been read.*{shards[0]} and 2 more"):
         merge(out)
     # Parts of another number cover the rest.
