@@ -187,9 +187,10 @@ class SourceReader:
         self._refused_in_row += 1
         if not self._accepted and self._refused_in_row >= _HOPELESS:
             raise FillError(f"the first {self._refused_in_row} samples of the source were refused. The last: {reason}")
+        advice = ". If the source is to stay as it is, fill another folder"
         self._report(
-            f"{self._figures.refused} samples were refused, the last {self._refused_in_row} in a row: {reason}. If the "
-            "source is to stay as it is, fill another folder"
+            f"{self._figures.refused} samples were refused, the last {self._refused_in_row} in a row: {reason}"
+            f"{advice if self._refused_in_row >= _REFUSED else ''}"
         )
         if self._refused_in_row % _REFUSED == 0:
             self._wait()

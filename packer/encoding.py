@@ -219,7 +219,7 @@ def encoded_image(stored: StoredImage, store: StoreOptions) -> Encoded:
 
 
 def store_of(field: Field) -> StoreOptions:
-    """How the images of a field are stored."""
+    """The options by which the images of a field are stored."""
     assert field.store is not None, "an image has store options"
     return field.store
 

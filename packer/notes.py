@@ -170,7 +170,7 @@ def read_facts(folder: Path, plan: Plan, number: int, holds: Callable[[ShardInfo
 
 
 def _sound(read: Callable[[Path], Content], path: Path) -> Content | str:
-    """What `read` finds in a note, or why there is nothing.
+    """Read a note by `read`; returns its content, or why there is none.
 
     One that may be sound is not taken for damaged: its shard would be packed again.
     """

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from packtrain._core.arguments import checks_names, flag, function, whole
 from packtrain._core.errors import DatasetError, OutputConflict, UsageError
@@ -18,6 +19,7 @@ from packtrain._core.versions import (
     DROPPED,
     SEGMENTS,
     Change,
+    Segment,
     Version,
     has_versions,
     is_dropped,
@@ -92,17 +94,7 @@ def purge(
         with _unless_changed(place, newest):
             rewrite(place, newest, [[each] for each in left], again, workers=workers, dry_run=True, on_progress=None)
         if dry_run:
-            report = would_be(
-                place,
-                newest,
-                newest.records - len(numbers),
-                *[f"{DROPPED}/*.npy" for each in left if each.name in chosen],
-                *[f"{SEGMENTS}/*"] * len(left),
-                *carried_names(newest, len(left)),
-                dropped=len(numbers),
-                bytes=sum(segment_bytes(place.folder, each) for each in left),
-                versions=bool(chosen) + bool(left),
-            )
+            report = _would_be(place, newest, left, chosen)
             # What goes once there is another version, which names what is kept.
             removal = remove_unneeded(place, old, dry_run=True, kept=named_by([replace(newest, segments=kept)]))
             return replace(report, removal=removal)
@@ -118,6 +110,24 @@ def purge(
                 f"{error}: `packtrain purge {place.address}`, without rows. They are dropped, but their bytes are "
                 "still there"
             ) from error
+
+
+def _would_be(
+    place: Workplace, newest: Version, left: Sequence[Segment], chosen: Mapping[str, npt.NDArray[np.int64]]
+) -> ChangeReport:
+    """Report what would be written: the segments that are `left`, without dropped and chosen rows."""
+    count = sum(map(len, chosen.values()))
+    return would_be(
+        place,
+        newest,
+        newest.records - count,
+        *[f"{DROPPED}/*.npy" for each in left if each.name in chosen],
+        *[f"{SEGMENTS}/*"] * len(left),
+        *carried_names(newest, len(left)),
+        dropped=count,
+        bytes=sum(segment_bytes(place.folder, each) for each in left),
+        versions=bool(chosen) + bool(left),
+    )
 
 
 @contextmanager

@@ -198,7 +198,7 @@ def remove_unneeded(
 
 
 def _marked(folder: Path, gone: Collection[int]) -> dict[str, float]:
-    """What dropped versions named, and when the last of these was dropped; one that is damaged names nothing."""
+    """The parts that dropped versions name, and when the last of these was dropped; a damaged one names nothing."""
     marked = dict[str, float]()
     for number in version_numbers(folder):
         if number in gone or is_dropped(folder, number):

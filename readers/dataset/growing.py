@@ -139,21 +139,31 @@ class GenerationStore(Store):
 
     @override
     def all_labels(self) -> npt.NDArray[Any]:
-        return self._column("label", None)
+        return self._column("label", None, 0, len(self.generation.records))
 
     @override
     def column(self, name: str, rows: npt.NDArray[np.int64], field: str | None = None) -> npt.NDArray[Any]:
-        return self.generation.first_sample + rows if name == "line" else self._column(name, field)[rows]
+        if name == "line":
+            return self.generation.first_sample + rows
+        low, high = (rows.min(), rows.max()) if len(rows) else (0, 0)
+        first, last = bisect_right(self._starts, low) - 1, bisect_right(self._starts, high) - 1
+        return self._column(name, field, first, last + 1)[rows - self._starts[first]]
 
-    def _column(self, name: str, field: str | None) -> npt.NDArray[Any]:
-        """A column of all rows, copied from the indexes of all shards.
+    def _column(self, name: str, field: str | None, first: int, end: int) -> npt.NDArray[Any]:
+        """A column of the rows of some successive shards, copied from their indexes.
+
+        Args:
+            name: Name of the column.
+            field: Name of the field that has it; None: it is the samples'.
+            first: The first of the shards, counted from that of the generation.
+            end: One past the last.
 
         Raises:
             GenerationGone: There was no lease on the generation, and it has gone.
             CorruptFile: An index is missing or damaged.
         """
         self._take_lease()
-        shards = range(self.generation.first_shard, self.generation.end_shard)
+        shards = range(self.generation.first_shard + first, self.generation.first_shard + end)
         indexes = [self._files.shard(number, self.generation).index for number in shards]
         return np.concatenate([(index if field is None else index.field(field))[name] for index in indexes])
 

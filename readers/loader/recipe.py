@@ -24,7 +24,7 @@ _MAIN: Final = "__main__"
 
 
 class Announced(NamedTuple):
-    """What workers are told.
+    """The message to the workers about slots and recipe.
 
     Attributes:
         layout: What a slot holds.
@@ -46,7 +46,7 @@ class Announced(NamedTuple):
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Announced:
-        """What `to_bytes` was called for."""
+        """The message of which `to_bytes` made these bytes."""
         found: Announced = pickle.loads(content)
         return found
 

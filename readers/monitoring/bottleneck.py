@@ -81,7 +81,7 @@ def diagnosis(figures: Figures) -> tuple[str, list[str]]:
 
 
 def _faster_workers(figures: Figures) -> Iterator[str]:
-    """What would help workers that wait for no object store."""
+    """Suggest what would help workers that wait for no object store."""
     setup, shares = figures.setup, figures.stage_shares
     if _waits_for_disk(figures):
         yield "a faster disk, or the dataset in memory (`packtrain stage`)"

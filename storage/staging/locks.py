@@ -109,7 +109,7 @@ def _lease_in_root(entry: Path) -> tuple[Root, Lease] | None:
     # Checked while the lease is held: from here on the entry cannot be evicted.
     if not root.folder.has_own_folder(entry.name):
         to = shlex.quote(str(entry.parents[1]))
-        raise StagingError(f"{entry} has been evicted: stage it again (packtrain stage DATASET --to {to}), or open it")
+        raise StagingError(f"{entry} has been evicted: stage it again (packtrain stage DATASET --to {to})")
     return root, lease
 
 

@@ -146,6 +146,10 @@ def test_a_source_that_never_yields_a_sample_is_given_up(clock: Time) -> None:
     assert figures.failures == 8
 
 
+def test_a_source_that_ever_yielded_a_sample_is_not_given_up(clock: Time) -> None:
+    assert list(taken(numbers(1, *[0] * 100, 1))) == [0, 1]
+
+
 @pytest.mark.parametrize("error", [UsageError("no such dataset"), MissingDependency("pip install it")])
 def test_what_the_user_has_to_mend_ends_it_at_once(error: Exception, clock: Time) -> None:
     def source() -> Iterator[Any]:
@@ -203,7 +207,8 @@ def test_garbage_is_refused_counted_and_told() -> None:
     assert list(taken(source, figures)) == list(range(MANY))
     assert figures.refused == 2 + MANY - 101
     assert f"{figures.refused} samples were refused" in figures.problem
-    assert "another folder" in figures.problem
+    assert "it has a field y" in figures.problem
+    assert "fill another folder" not in figures.problem, "one in a row is no reason to"
 
 
 def test_a_source_that_yields_other_fields_for_good_is_told_and_does_not_run_hot(clock: Time) -> None:
