@@ -21,7 +21,6 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import Any, Final
 
-ROUNDS: Final = 5
 _BATCH: Final = 128
 _ROOT: Final = Path(__file__).resolve().parents[1]
 _SAMPLES: Final = 3000
@@ -90,8 +89,12 @@ def crop_ready(folder: Path) -> float:
 
 def from_store(folder: Path) -> float:
     """Seconds of a loader with two workers over raw records of a website, all of which its cache has."""
-    address = Path(folder, "address").read_text()
-    return _loaded(f"{address}/raw", 5, stage=folder / "stream")
+    address = f"{Path(folder, 'address').read_text()}/raw"
+    # Two versions may not understand each other's fetchers.
+    stream = folder / f"stream-{Path(sys.prefix).stat().st_ino}"
+    stream.mkdir(exist_ok=True)
+    _loaded(address, 1, stage=stream)
+    return _loaded(address, 5, stage=stream)
 
 
 def growing(folder: Path) -> float:
@@ -223,8 +226,7 @@ def _prepare(folder: Path, images: Path) -> None:
     (folder / "shards").mkdir()
     for shard in (folder / "crop-ready").glob("*.tar"):
         os.link(shard, folder / "shards" / shard.name)
-    for name in ("staged", "stream"):
-        (folder / name).mkdir()
+    (folder / "staged").mkdir()
     _command("stage", folder / "raw", "--to", folder / "staged")
     _fill(folder / "growing")
 
@@ -245,6 +247,7 @@ def main() -> None:
     parser.add_argument("other", help="the interpreter that has the other version")
     parser.add_argument("tasks", nargs="*", default=list(TASKS), help=f"some of {', '.join(TASKS)}")
     parser.add_argument("--variant", default="", help="what to add to the name of the file with the results")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each task runs (default: 5)")
     options = parser.parse_args()
     before, figures = machine(), dict[str, Any]()
     with scratch() as folder, website(folder) as server:
@@ -256,10 +259,10 @@ def main() -> None:
                 "this": lambda task=task: _once(sys.executable, task, folder),  # type: ignore[misc]
                 "other": lambda task=task: _once(options.other, task, folder),  # type: ignore[misc]
             }
-            found = alternate(cases, ROUNDS)
+            found = alternate(cases, options.rounds)
             figures[task] = {"ratio": ratio(found["this"], found["other"]), **found}
             print(f"{task:18} this / other {figures[task]['ratio']:.3f}", flush=True)
-    result = {"variant": options.variant, "rounds": ROUNDS, "unit": "seconds, or bytes", "tasks": figures}
+    result = {"variant": options.variant, "rounds": options.rounds, "unit": "seconds, or bytes", "tasks": figures}
     save("versions", before, result, command=" ".join(["python -m benchmarks.versions OTHER_PYTHON", *sys.argv[2:]]))
 
 
