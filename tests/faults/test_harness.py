@@ -110,12 +110,14 @@ def before(at: int) -> list[str]:
 
 @pytest.mark.parametrize("every", [2, 8])
 def test_a_sample_has_every_kind_of_call(every: int) -> None:
-    names, paths = ("write", "fsync"), ("a/1.tar", "a/2.tar", "b/.3.tar.tmp-77", "b/.4.tar.tmp-99", "c")
+    names, paths = ("write", "fsync"), ["a/1.tar", "a/2.tar", "b/.3.tar.tmp-77", "b/.4.tar.tmp-99", "c"]
+    # Folders whose names are random.
+    paths += ["d/0123456789abcdef/e", "d/fedcba9876543210/e"]
     calls = [Call(name, 8, path, "") for _ in range(20) for name in names for path in paths]
     cases = list(points(calls, Action.KILL, Action.TEAR))
     chosen = sample(calls, cases, every)
     kinds = Counter((calls[at - 1].name, calls[at - 1].path[0]) for _, at in chosen)
-    assert kinds.keys() == set(product(names, "abc"))
+    assert kinds.keys() == set(product(names, "abcd"))
     assert {action for action, _ in chosen} == {Action.KILL, Action.TEAR}
     assert set(chosen) <= set(cases) and len(set(chosen)) == len(chosen)
     assert chosen == sorted(chosen, key=lambda case: case[1])

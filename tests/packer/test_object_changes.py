@@ -100,8 +100,10 @@ def check_changes(tmp_path: Path, upload: Callable[[Path], str], objects_at: Cal
     captions, scores = tmp_path / "captions.csv", tmp_path / "scores.csv"
     more = images.listed(4)[0]
 
+    before = objects_at(there)
+
     def both(function: Callable[..., ChangeReport], *arguments: Any, **options: Any) -> None:
-        before = objects_at(there)
+        nonlocal before
         planned = function(there, *arguments, **options, dry_run=True)
         assert objects_at(there) == before, "a dry run has written something"
         mine, theirs = function(here, *arguments, **options), function(there, *arguments, **options)
@@ -118,6 +120,7 @@ def check_changes(tmp_path: Path, upload: Callable[[Path], str], objects_at: Cal
         for path in (path for path in after.keys() - before.keys() if not path.endswith(".dropped")):
             assert any(path.startswith(each.partition("*")[0]) for each in planned.written), path
         assert not list((tmp_path / "spools").iterdir())
+        before = after
 
     both(append, more)
     assert append(there, more).version == 2, "a list that is there was appended again"

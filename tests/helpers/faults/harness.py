@@ -9,6 +9,7 @@ import ctypes
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -79,19 +80,21 @@ def points(calls: Sequence[Call], *actions: Action) -> Iterator[tuple[Action, in
 def sample(calls: Sequence[Call], cases: Sequence[tuple[Action, int]], every: int = 16) -> list[tuple[Action, int]]:
     """A part of `cases` in which every kind of call occurs.
 
-    A kind is the call's name, and the folder and suffix of the file. Of each kind it takes every sixteenth case; the
-    first one taken differs from kind to kind, so that the sample also spreads over the run and over the actions.
+    A kind is the call's name, and the folder and suffix of the file; folders whose names are random are one. Of each
+    kind it takes every sixteenth case; the first one taken differs from kind to kind, so that the sample also spreads
+    over the run and over the actions.
 
     Args:
         calls: The calls of an undisturbed run.
         cases: What `points` gives for them.
         every: Takes one in so many cases of a kind, rounded up.
     """
-    kinds: dict[tuple[str, PurePath, str], list[tuple[Action, int]]] = {}
+    kinds: dict[tuple[str, str, str], list[tuple[Action, int]]] = {}
     for action, at in cases:
         path = PurePath(calls[at - 1].path)
         suffix = "".join(path.suffixes[:1])  # the rest is random in the name of a temporary file
-        kinds.setdefault((calls[at - 1].name, path.parent, suffix), []).append((action, at))
+        folder = re.sub("[0-9a-f]{16}", "*", str(path.parent))
+        kinds.setdefault((calls[at - 1].name, folder, suffix), []).append((action, at))
     chosen = [kind[number % min(every, len(kind)) :: every] for number, kind in enumerate(kinds.values())]
     return sorted(itertools.chain(*chosen), key=lambda case: (case[1], case[0]))
 
