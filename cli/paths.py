@@ -38,7 +38,7 @@ class _Page(_LocalPath):
         return path
 
 
-class _Source(_PathOrUrl):
+class _PathOrHub(_PathOrUrl):
     @override
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return value if is_hub_address(value) else super().convert(value, param, ctx)
@@ -48,7 +48,7 @@ PATH: Final = _LocalPath(path_type=Path)
 """A path of this machine, unless it is empty, as a variable of the shell is that was never set."""
 PATH_OR_URL: Final = _PathOrUrl(path_type=Path)
 """The same, as a `Path`; or an address in an object store, as a str."""
-SOURCE: Final = _Source(path_type=Path)
+SOURCE: Final = _PathOrHub(path_type=Path)
 """The same, or an address on the Hugging Face Hub, as a str."""
 PAGE: Final = _Page(path_type=Path)
 """The path of a file to write, in a folder that there is."""

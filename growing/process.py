@@ -69,7 +69,7 @@ def run(
         except BlockingIOError as error:
             raise _another(root) from error
     with lock:
-        return _Run(root, options, on_status).fill(load_source(source) if isinstance(source, str) else source)
+        return _Filling(root, options, on_status).fill(load_source(source) if isinstance(source, str) else source)
 
 
 def _another(root: Path) -> OutputConflict:
@@ -80,7 +80,7 @@ def _another(root: Path) -> OutputConflict:
     )
 
 
-class _Run:
+class _Filling:
     """One filling of a cache, with its status."""
 
     def __init__(self, root: Path, options: FillOptions, on_status: Callable[[FillStatus], None]) -> None:

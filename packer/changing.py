@@ -35,7 +35,7 @@ from packtrain._readers.dataset.kept import KeptRows, dropped_rows
 from packtrain._readers.dataset.stored_rows import StoredRows
 from packtrain._storage.remote.urls import Url, place_of
 
-from .layers import following, part_in, require_segments, write_column
+from .layers import next_version, part_in, require_segments, write_column
 from .object_workplace import workplace_at
 from .options import Columns, FieldColumn, PackOptions
 from .pack import open_listing, pack_listing
@@ -306,7 +306,7 @@ def without_rows(
         for segment in newest.segments
     ]
     # A segment that goes as a whole may take fields and class names with it.
-    return following(place, [segment for segment in segments if segment is not None], change, newest)
+    return next_version(place, [segment for segment in segments if segment is not None], change, newest)
 
 
 def _without(folder: Path, segment: Segment, rows: npt.NDArray[np.int64]) -> Segment | None:

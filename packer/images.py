@@ -109,7 +109,7 @@ def store_pixels(
         MissingDependency: A package that the store mode needs is not installed.
     """
     image = require_pillow().frombytes(mode, size, pixels).convert(options.mode)
-    return _converted(_Source(image, ImageHeader("npy", *size, orientation), []), options)
+    return _converted(_Decoded(image, ImageHeader("npy", *size, orientation), []), options)
 
 
 def store_picture(image: Image, options: StoreOptions) -> StoredImage:
@@ -210,7 +210,7 @@ def _is_same(record: bytes, jpeg: bytes, mode: StoreMode) -> bool:
     return _pixels(record) == pixels
 
 
-def _converted(source: _Source, options: StoreOptions) -> StoredImage:
+def _converted(source: _Decoded, options: StoreOptions) -> StoredImage:
     """Store modes that store the pixels of a decoded file anew."""
     image, header, remarks = source
     source_size = image.size
@@ -245,7 +245,7 @@ def _converted(source: _Source, options: StoreOptions) -> StoredImage:
     return StoredImage(jpeg if record is None else record, header, source_size, tuple(remarks))
 
 
-class _Source(NamedTuple):
+class _Decoded(NamedTuple):
     """A decoded source file: the image in the wanted mode, the file's header, and remarks."""
 
     image: Image
@@ -253,7 +253,7 @@ class _Source(NamedTuple):
     remarks: list[str]
 
 
-def _decode(data: bytes, mode: str) -> _Source:
+def _decode(data: bytes, mode: str) -> _Decoded:
     pillow = require_pillow(file_like(data))
     from PIL import UnidentifiedImageError
 
@@ -275,7 +275,7 @@ def _decode(data: bytes, mode: str) -> _Source:
         return _loaded(image, mode)
 
 
-def _loaded(image: Image, mode: str) -> _Source:
+def _loaded(image: Image, mode: str) -> _Decoded:
     """Loads an image that was opened."""
     if reason := misfit(image):
         raise Refused(reason)
@@ -284,7 +284,7 @@ def _loaded(image: Image, mode: str) -> _Source:
     image.load()
     header = ImageHeader(_extension(image), image.width, image.height, _orientation(image))
     remarks = [PALETTE_REMARK] if mode == "L" and image.mode in _PALETTES else []
-    return _Source(image.convert(mode), header, remarks)
+    return _Decoded(image.convert(mode), header, remarks)
 
 
 def _extension(image: Image) -> str:

@@ -31,7 +31,7 @@ from packtrain._storage.staging.locks import VersionLease
 
 from .changing import ChangeReport, options_like, segment_of, would_be
 from .dataset_rows import DatasetRows, digest_of
-from .layers import following
+from .layers import next_version
 from .object_workplace import workplace_at
 from .options import PackOptions
 from .output import Output
@@ -164,7 +164,7 @@ def _with_others(
                 f"(segment {run[0].name}). Run the command again"
             )
         segments[start : start + len(run)] = [new]
-    version = following(place, segments, change, newest)
+    version = next_version(place, segments, change, newest)
     return replace(version, split=carried_sides(place.folder, newest, made))
 
 

@@ -63,10 +63,10 @@ def with_layers(place: Workplace, layers: Mapping[str, Sequence[Layer]], change:
     """The version that follows `newest`, with more layers for each of these segments."""
     require_segments(place, layers, newest)
     segments = [reduce(_with_layer, layers.get(each.name, ()), each) for each in newest.segments]
-    return following(place, segments, change, newest)
+    return next_version(place, segments, change, newest)
 
 
-def following(place: Workplace, segments: Sequence[Segment], change: Change, newest: Version) -> Version:
+def next_version(place: Workplace, segments: Sequence[Segment], change: Change, newest: Version) -> Version:
     """The version that follows `newest`, with the schema that these segments share."""
     version = newest.after(change, segments)
     # What another writer has appended meanwhile as well.

@@ -74,7 +74,7 @@ class RayEngine:
             return
         ray = _ray()
         with _connected(ray, self):
-            run = _Run(ray, function, iter(tasks), workers, on_progress)
+            run = _Scheduler(ray, function, iter(tasks), workers, on_progress)
             try:
                 yield from run
             finally:
@@ -200,7 +200,7 @@ class _Trial:
         return f" on node {self.host}" if self.host else ""
 
 
-class _Run:
+class _Scheduler:
     """The tasks of one run: hands them to Ray, and tries again what failed."""
 
     def __init__(

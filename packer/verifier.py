@@ -123,7 +123,7 @@ def verify(
     whole("num_workers", num_workers, 1)
     function("on_progress", on_progress)
     dataset = place_of("path", path)
-    run = _Run(decode_images, num_workers, None if journal is None else path_of("journal", journal), on_progress)
+    run = _Verifier(decode_images, num_workers, None if journal is None else path_of("journal", journal), on_progress)
     if isinstance(dataset, Url):
         with tempfile.TemporaryDirectory(prefix="packtrain-verify-") as name, closing(ObjectStore()) as objects:
             try:
@@ -149,7 +149,7 @@ def verify(
 
 
 @dataclass(frozen=True)
-class _Run:
+class _Verifier:
     """The arguments of `verify`."""
 
     decode_images: bool

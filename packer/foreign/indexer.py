@@ -40,7 +40,7 @@ from .scan import Scan, ScanProgress, ScanTask, check_ends, joined, read_shard, 
 from .scan_notes import SHARD_LIST, ScanNotes, ShardList
 from .shard_files import WithObjects, read_if_there
 from .sources import find_shards
-from .tables import Before, Rows
+from .tables import Before, TarSamples
 from .unpacking import unpacked_shards
 
 _SHOWN: Final = 5
@@ -201,7 +201,7 @@ def index_shards(
     if base is not None and not update:
         raise UsageError("`base` says where the shards of an indexed dataset are now: add `update`")
     with closing(object_store()) as objects:
-        run = _Run(num_workers, max_rejects, part, on_progress, objects)
+        run = _Indexing(num_workers, max_rejects, part, on_progress, objects)
         places = find_shards(sources, objects) if sources or not update else []
         if unpack is not None:
             places = unpacked_shards(places, path_of("unpack", unpack), workers=num_workers, part=part)
@@ -231,7 +231,7 @@ def merge_scans(out: Location, max_rejects: str | int) -> IndexReport | None:
     named, out = out, real(out)
     with closing(object_store()) as objects, file_errors(_spool(out)):
         if (listed := ShardList.load(out, objects)) is not None:
-            run = _Run(1, max_rejects, None, None, objects)
+            run = _Indexing(1, max_rejects, None, None, objects)
             try:
                 with listed.working(out, objects, shared=True) as notes:
                     if listed.before or _manifest_at(out, objects) is None:
@@ -253,7 +253,7 @@ def _spool(out: Location) -> Path:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _Indexing:
     """Options of a run; see `index_shards`."""
 
     workers: int
@@ -477,7 +477,7 @@ def _complete(out: Location, manifest: Manifest, objects: Objects) -> IndexRepor
     return replace(_report(out, manifest, IndexPlan.load(out, objects), []), complete_before=True)
 
 
-def _check_rejects(parts: Sequence[Rows], max_rejects: str | int, before: int) -> None:
+def _check_rejects(parts: Sequence[TarSamples], max_rejects: str | int, before: int) -> None:
     rejects = [item for part in parts for item in part.rejects]
     lines = len(rejects) + sum(len(part.columns) for part in parts)
     if len(rejects) == lines:
@@ -499,7 +499,7 @@ def _write(
     folder: Location,
     plan: IndexPlan,
     schema: Schema,
-    parts: Sequence[Rows],
+    parts: Sequence[TarSamples],
     base: Location,
     shards: tuple[ShardInfo, ...],
 ) -> Manifest:

@@ -33,7 +33,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Rows:
+class TarSamples:
     """Samples in the order of the shards.
 
     Attributes:
@@ -69,7 +69,7 @@ class Before:
     folder: Path
     manifest: Manifest
     plan: IndexPlan
-    rows: Rows
+    rows: TarSamples
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -91,13 +91,13 @@ class Before:
                     why = f"{folder} has labels without a class: there are {len(names)} classes"
                     raise CorruptFile(why, file=INDEX)
                 labels = [names[number] for number in numbers]
-        return cls(folder, manifest, plan, Rows(columns, labels, read_rejects(folder, manifest)))
+        return cls(folder, manifest, plan, TarSamples(columns, labels, read_rejects(folder, manifest)))
 
     def shards(self) -> list[tuple[Location, ShardInfo]]:
         """Its shards, and where they lie."""
         return list(zip(shard_places(self.folder, self.manifest), self.manifest.shards, strict=True))
 
-    def rows_with(self, fields: Sequence[Field]) -> Rows:
+    def rows_with(self, fields: Sequence[Field]) -> TarSamples:
         """Its rows, with the columns of all these fields."""
         columns = self.rows.columns
         arrays: Arrays = {}
@@ -162,7 +162,7 @@ def rows(
     names: Mapping[str, str],
     fields: Sequence[Field],
     labels: bool,
-) -> Rows:
+) -> TarSamples:
     """The rows of one shard.
 
     Args:
@@ -193,7 +193,7 @@ def rows(
     paths = [shard.encode() + b"/" + key for key in scan.keys]
     taken = np.setdiff1d(np.arange(count), np.fromiter(refused, np.int64, len(refused)))
     arrays |= {"line": first_line + np.arange(count), "shard": np.full(count, number, ROW_COLUMNS["shard"])}
-    return Rows(
+    return TarSamples(
         columns=ShardColumns(arrays, {PATH: text_column(paths, count)}).rows(taken),
         labels=[scan.labels[sample] for sample in taken.tolist()] if labels else None,
         rejects=[
@@ -257,7 +257,7 @@ def _there(scan: Scan, sample: int) -> str:
     return f": it has only {', '.join(there)}" if there else ""
 
 
-def settle_labels(parts: Sequence[Rows], before: Manifest | None) -> tuple[LabelSpec, tuple[str, ...] | None]:
+def settle_labels(parts: Sequence[TarSamples], before: Manifest | None) -> tuple[LabelSpec, tuple[str, ...] | None]:
     """Decides the type of the labels: whole numbers, floating-point numbers, or the names of classes.
 
     Classes are numbered in the order of their names; those that come with new shards follow those of before.

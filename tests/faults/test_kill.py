@@ -9,7 +9,7 @@ latter, and other formats than tar, are left to `make stress`.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path, PurePath
 
@@ -17,6 +17,7 @@ import pytest
 from helpers.faults.campaign import Campaign, Program, renewed
 from helpers.faults.cases import PACK, Job, assert_same, assert_sound_if_finished, assert_survives, written
 from helpers.faults.harness import Action, Call, FaultServer
+from helpers.faults.medium import unsynced
 from helpers.support import ONE_FORMAT, tree
 
 from packtrain._packer.markers import FAILED, PACKED, PACKING
@@ -133,42 +134,26 @@ def watched_calls(packer: FaultServer, job: Job, folder: Path, model: Path | Non
     return [call for call in calls if not any(kind in f"{call.path} {call.target}" for kind in markers)]
 
 
-def names_given(calls: Sequence[Call]) -> Iterator[tuple[str, Call, set[str], set[str]]]:
-    """For every call that gives a file its final name: that name, the call, and what is not yet on the medium then.
-
-    That is: files whose content is not, and folders in which names (not those of temporary files) are not.
-    """
-    files: set[str] = set()
-    folders: set[str] = set()
-    for call in calls:
-        name = call.target or call.path
-        if call.name in ("rename", "link"):
-            yield name, call, set(files), set(folders)
-        if call.name in ("rename", "link", "mkdir"):
-            folders.add(str(PurePath(name).parent))
-        elif call.name == "fsync":
-            files.discard(name)
-            folders.discard(name)
-        elif call.name in ("unlink", "unlinkat", "rmdir"):
-            files.discard(name)
-        elif not name.endswith(" (deleted)"):  # a file without a name is gone after a crash, as it should be
-            files.add(name)
-    yield "the end", calls[-1], files, folders
+def parents(names: Iterable[str]) -> set[str]:
+    """The folders that these names are in."""
+    return {str(PurePath(name).parent) for name in names}
 
 
 def test_what_has_a_name_is_on_the_medium(packer: FaultServer, job: Job, memory_path: Path) -> None:
     calls = watched_calls(packer, job, memory_path / "watched")
-    names = []
-    for name, call, files, folders in names_given(calls):
-        names.append(name)
-        assert call.path not in files, f"{name} is named before its content is on the medium"
-        if name.startswith("out/parts/"):
-            assert "out" not in folders, f"{name} is named while its shard might lose its name"
-        if name in ("out/manifest.json", "the end"):
-            assert folders == set(), f"{name} comes while names in these folders might get lost"
-            assert files == set()
-    assert names[-2:] == ["out/manifest.json", "the end"]
-    assert len(names) > 20
+    given = []
+    for call, files, names in unsynced(calls):
+        if call is None or not call.name.startswith(("rename", "link")):
+            continue
+        given.append(call.target)
+        assert call.path not in files, f"{call.target} is named before its content is on the medium"
+        if call.target.startswith("out/parts/"):
+            assert "out" not in parents(names), f"{call.target} is named while its shard might lose its name"
+        if call.target == "out/manifest.json":
+            assert not names, "the dataset is finished while these names might get lost"
+            assert not files
+    assert given[-1] == "out/manifest.json"
+    assert len(given) > 20
 
 
 def test_a_finished_dataset_is_unmade_in_order(
@@ -178,9 +163,9 @@ def test_a_finished_dataset_is_unmade_in_order(
     small_job.run(memory_path / "finished")
     calls = watched_calls(packer, mended_job, memory_path / "watched", model=memory_path / "finished")
     (gone,) = (at for at, call in enumerate(calls) if (call.name, call.path) == ("unlink", "out/manifest.json"))
-    *notes, last = names_given(calls[:gone])
-    assert {PurePath(name).parent for name, *_ in notes} == {PurePath("out/parts")}
-    assert last[2:] == (set(), set())
+    assert parents(call.target for call in calls[:gone] if call.target) == {"out/parts"}
+    *_, last = unsynced(calls[:gone], ["out", "out/index"])
+    assert last == (None, set(), set())
     assert (calls[gone + 1].name, calls[gone + 1].path) == ("fsync", "out")
     shards = [at for at, call in enumerate(calls) if call.target.endswith(".tar")]
     assert shards

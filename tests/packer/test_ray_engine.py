@@ -131,7 +131,7 @@ def test_a_connection_of_the_caller_is_used_and_kept(cluster: RayCluster, tmp_pa
 @a_driver
 def test_a_node_that_is_short_of_memory_is_said_to_be(tmp_path: Path) -> None:
     ray = import_module("ray")
-    run = ray_engine._Run(ray, work, iter(()), 1, lambda _: None)
+    run = ray_engine._Scheduler(ray, work, iter(()), 1, lambda _: None)
     trial = ray_engine._Trial("shard", b"", host="node-7")
     short = ray.exceptions.OutOfMemoryError("the node is running low on memory")
     run._lost(trial, short)

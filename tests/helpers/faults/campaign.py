@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from helpers.faults.harness import Action, Call, FaultServer, Outcome, points, sample
+from helpers.faults.medium import unsynced
 
 KILLED: Final = -signal.SIGKILL
 
@@ -46,6 +47,7 @@ class Program:
         args: Arguments of the code.
         folder: Folder that is watched; the code gets its path by an argument.
         prepare: Makes the folder what it is before each run; by default, it is missing.
+        durable: True if all that it leaves is to be on the medium when it ends.
     """
 
     server: FaultServer
@@ -53,6 +55,7 @@ class Program:
     args: dict[str, Any]
     folder: Path
     prepare: Callable[[Path], object] = renewed
+    durable: bool = True
 
     def starting_from(self, model: Path) -> Self:
         """The same program, each run of which begins with a copy of a folder."""
@@ -63,10 +66,13 @@ class Program:
         return self.server.run(self.code, self.args, self.folder, action, at, error)
 
     def undisturbed(self) -> tuple[Call, ...]:
-        """Prepares the folder, runs the program, and returns its calls."""
+        """Prepares the folder, runs the program, sees what is on the medium, and returns its calls."""
         self.prepare(self.folder)
+        there = [str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_dir()]
         outcome = self.run()
         assert outcome.returncode == 0, outcome.output
+        *_, (_, files, names) = unsynced(outcome.calls, there)
+        assert not self.durable or not files | names, "a power cut would lose these at the end"
         return outcome.calls
 
 
