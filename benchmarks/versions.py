@@ -249,6 +249,8 @@ def main() -> None:
     parser.add_argument("--variant", default="", help="what to add to the name of the file with the results")
     parser.add_argument("--rounds", type=int, default=5, help="how often each task runs (default: 5)")
     options = parser.parse_args()
+    # What is installed is compiled, and so is each version after its first process.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     before, figures = machine(), dict[str, Any]()
     with scratch() as folder, website(folder) as server:
         Path(folder, "address").write_text(server.url)

@@ -136,7 +136,9 @@ class OrderContract:
 
     def _ranks(self, rows: int, world: int, batch: int) -> list[Loader]:
         options: dict[str, Any] = {"seed": 3, "num_workers": 0, "fields": ("position", "row"), "world_size": world}
-        return [Loader(RowNumbers(rows), batch, sampler=self.order(rows), rank=rank, **options) for rank in range(world)]
+        return [
+            Loader(RowNumbers(rows), batch, sampler=self.order(rows), rank=rank, **options) for rank in range(world)
+        ]
 
 
 class RowNumbers(Dataset[tuple[torch.Tensor, int]]):

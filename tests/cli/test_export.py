@@ -31,6 +31,8 @@ def test_json_and_wrong_usage(run: Run, tmp_path: Path) -> None:
     done = run(*words, "--to", "parquet", "--rows", "5")
     assert (done.code, done.out) == (2, "")
     assert "--rows 5: rows 5 to 5 of a dataset of 5 rows" in done.err
+    done = run(*words, "--to", "folder", "--rows", "1", "--where", "row = 1")
+    assert (done.code, "--where and --rows cannot be combined" in done.err) == (2, True)
     done = run("export", tmp_path / "set", "s3://bucket/out", "--to", "parquet")
     assert (done.code, "s3://bucket/out is an address" in done.err) == (2, True)
     done = run(*words, "--to", "webdataset", "--json")

@@ -216,6 +216,28 @@ def test_of_two_merges_to_an_address_at_once_one_is_refused(
     assert rows(written(memory, tmp_path / "again")) == expected
 
 
+def test_what_lies_there_and_is_something_else_is_written_again(
+    memory: MemoryObjects, sources: list[Path], tmp_path: Path
+) -> None:
+    """Also if it has as many bytes; what is there already is not. A part whose manifest is there is finished."""
+    out, written_again = BUCKET / "out", list[str]()
+    merge_datasets(sources, str(out))
+    expected = rows(written(memory, tmp_path / "first"))
+    (kept, damaged, *_) = sorted(name for name in memory.under(out) if name.endswith(".tar"))
+    memory.objects[f"{out}/{damaged}"] = bytes(len(memory.objects[f"{out}/{damaged}"]))
+    for name in [name for name in memory.under(out) if name.endswith("manifest.json")]:
+        del memory.objects[f"{out}/{name}"]
+
+    def noted(url: Url, number: int) -> str:
+        written_again.append(str(url))
+        return ""
+
+    memory.fault = noted
+    merge_datasets(sources, str(out))
+    assert rows(written(memory, tmp_path / "second")) == expected
+    assert f"{out}/{damaged}" in written_again and f"{out}/{kept}" not in written_again
+
+
 def test_a_store_that_ignores_the_condition_is_refused(memory: MemoryObjects, sources: list[Path]) -> None:
     memory.fault = lambda url, number: "ignoring"
     with pytest.raises(RemoteError, match=r"ignores `If-None-Match: \*`.*Remove .*1.json. Merge into a folder"):

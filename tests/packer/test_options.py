@@ -12,7 +12,7 @@ import click
 import pytest
 from helpers.making import sample, stream
 
-from packtrain import PackOptions, RayEngine, pack, verify
+from packtrain import PackOptions, RayEngine, dataset_report, pack, verify
 from packtrain._cli import pack_cmd
 from packtrain._core.kinds import KINDS
 from packtrain._core.options import (
@@ -183,10 +183,13 @@ def made(options: type, **values: Any) -> Callable[[], object]:
         (made(PackOptions, store=StoreOptions("raw", quality=50)), "quality=50 applies to store mode jpeg only"),
         (made(PackOptions, store=StoreOptions("jpeg", resize="70000x8")), "sides of a JPEG have at most 65500 pixels"),
         (made(FieldColumn, name="a", kind="array", column="a", by_path=False, dtype="float46"), "dtype='float46'"),
+        (made(FieldColumn, name="a", kind="text", column="a", by_path=False, classes=Path("n")), "are for masks"),
+        (made(FieldColumn, name="a", kind="text", column="a", by_path=False, encoding="raw"), "not for text"),
         (made(LabelSpec, kind="int", count=0), "count=0: expected a whole number, at least 1"),
         (made(LabelSpec, kind="none", count=2), "labels of kind none have no values"),
         (made(ResizeRule, rule="short", width=0, height=0), "width=0: expected a whole number, at least 1"),
         (lambda: verify(".", num_workers=0), "num_workers=0: expected a whole number, at least 1"),
+        (lambda: dataset_report(".", num_workers=-1), "num_workers=-1: expected a whole number"),
         (lambda: verify(None), "path=None: expected a path"),  # type: ignore[arg-type]
         (lambda: verify(".", journal=5), "journal=5: expected a path"),  # type: ignore[arg-type]
         (lambda: verify(".", on_progress="x"), "on_progress='x': expected a function"),  # type: ignore[arg-type]

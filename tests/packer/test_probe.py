@@ -120,6 +120,7 @@ def traps() -> Iterator[tuple[str, bytes]]:
     yield "nothing behind the scan's marker", JPEG[: scan + 2] + JPEG[-2:]
     yield "an end inside the scan's header", JPEG[: scan + 12] + JPEG[-2:]
     table = struct.pack(">BBHBB", 0xFF, 0xC4, 21, 0, 2) + bytes(15) + b"\0\1"
+    yield "restarts of an impossible interval", JPEG[:scan] + struct.pack(">BBHB", 0xFF, 0xDD, 3, 0) + JPEG[scan:]
     yield "a table that uses the code of ones alone", JPEG[:scan] + table + JPEG[scan:]
     yield "sRGB chunk without content", with_chunk(PNG, b"sRGB", b"")
     yield "pHYs chunk cut short", with_chunk(PNG, b"pHYs", bytes(8))

@@ -101,6 +101,15 @@ def test_every_record_of_every_schema_comes_back(
             store.line(row)
 
 
+@pytest.mark.parametrize("rows", [[], [0], [4], [8], [6, 3], [8, 7], [8, 0, 8, 5]])
+def test_a_column_has_the_rows_that_are_asked_for(cache: TinyCache, rows: list[int]) -> None:
+    store = newest(CacheFiles(cache.root, "mmap"))
+    wanted = np.array(rows, np.int64)
+    assert store.column("label", wanted).tolist() == [store.label(row) for row in rows]
+    assert store.column("line", wanted).tolist() == [store.line(row) for row in rows]
+    assert store.column("length", wanted, "name").tolist() == [store.field("name").length(row) for row in rows]
+
+
 def _with_entries(schema: Schema, each: Any, *, bare: bool) -> Any:
     """A sample, and what the index says about it."""
     written = as_written(schema, each, bare=bare)
