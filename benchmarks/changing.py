@@ -21,7 +21,8 @@ import numpy as np
 from benchmarks.measure import alternate, child, describe_list, kind_of, print_table, ratio, real_list, scratch, target
 from benchmarks.open import make_dataset
 from packtrain import PackOptions, StoreOptions, pack
-from packtrain._core.versions import SEGMENTS, Change, begin_versions, publish
+from packtrain._core.version_files import SEGMENTS
+from packtrain._core.versions import Change, begin_versions, publish
 from packtrain._packer.changing import segment_of
 
 RECORDS: Final = 100_000_000

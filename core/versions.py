@@ -17,8 +17,6 @@ one who comes too late takes the other's version as its base, and tries the next
 from __future__ import annotations
 
 import hashlib
-import os
-import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -28,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Self
 
 from .document import MOST_BYTES, Named, dump_document, parse_document, read_document
-from .errors import CorruptFile, NotADataset, OutputConflict, UsageError
+from .errors import CorruptFile, NotADataset, UsageError
 from .files import fsync_folder, make_folder, write_file
 from .manifest import (
     HEADER_BYTES,
@@ -42,19 +40,31 @@ from .manifest import (
     Sha256,
     why_no_dataset,
 )
-from .opening import open_regular, read_regular
+from .opening import read_regular
 from .problems import reading
 from .schema import FieldName, Schema
 from .typed import MOST, Between, Form, OneOf
+from .version_files import (
+    BASE,
+    BASE_MANIFEST,
+    DROPPED,
+    LAYERS,
+    MOST_VERSION_BYTES,
+    SEGMENTS,
+    SIDES,
+    has_versions,
+    is_dropped,
+    is_root,
+    require_no_links,
+    version_name,
+    version_numbers,
+    version_path,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 VERSION: Final = 3
-SEGMENTS: Final = "segments"
-LAYERS: Final = "layers"
-DROPPED: Final = "dropped"
-SIDES: Final = "sides"
 SPLIT: Final = "split"
 """The name of the side of a row in conditions."""
 NO_SIDE: Final = 255
@@ -62,29 +72,14 @@ NO_SIDE: Final = 255
 MOST_FOLDS: Final = 100
 WHOLE: Final = 1_000_000
 """Shares of a split are counted in millionths."""
-BASE: Final = "base"
-"""The name of the segment that lies in the dataset's folder itself."""
-BASE_MANIFEST: Final = "base.json"
-PINS: Final = "pins"
-MARK: Final = ".dropped"
-"""Suffix of the mark beside the document of a version that was dropped, in place of ``.json``."""
 MOST_SEGMENTS: Final = 1024
 CHANGES: Final = ("pack", "append", "add-field", "drop-rows", "relabel", "merge", "compact", "purge", "split")
-_NAME: Final = re.compile(r"([0-9]{8}|[1-9][0-9]{8,18})\.json")
-_HEAD_BYTES: Final = 128
-MOST_VERSION_BYTES: Final = 16 << 20
-"""Longer documents of versions are not read: one of 1,024 segments, each with ten layers, has 3 MB."""
 _YEAR_10000: Final = 253_402_300_800
 
 Identity = Annotated[str, Form("[0-9a-f]{32}", "32 hexadecimal digits")]
 PartName = Annotated[str, Form("[0-9a-f]{16}", "16 hexadecimal digits")]
 Seconds = Annotated[int, Between(0, _YEAR_10000 - 1)]
 SegmentName = Annotated[str, Form(f"[0-9a-f]{{16}}|{BASE}", f"16 hexadecimal digits, or {BASE}")]
-
-
-def random_name() -> str:
-    """A name for a segment or a layer that no other one has."""
-    return secrets.token_hex(8)
 
 
 @dataclass(frozen=True)
@@ -379,20 +374,6 @@ def require_rows(records: int) -> None:
         raise UsageError("no row would be left: a version has at least one")
 
 
-def is_root(data: bytes) -> bool:
-    """True if these are the bytes of the manifest.json of a dataset of versions, be they damaged."""
-    return b'"version": 3' in data[:_HEAD_BYTES] and b'"dataset": ' in data[:_HEAD_BYTES]
-
-
-def has_versions(folder: Path) -> bool:
-    """True for the folder of a dataset of versions, also if it is damaged."""
-    try:
-        with os.fdopen(open_regular(folder / MANIFEST), "rb") as file:
-            return is_root(file.read(_HEAD_BYTES))
-    except (OSError, ValueError):
-        return False
-
-
 def load_root(folder: Path) -> Root:
     """Reads the manifest.json of a dataset of versions.
 
@@ -411,42 +392,6 @@ def parse_root(data: bytes, path: Named) -> Root:
         CorruptFile: It is damaged.
     """
     return parse_document(Root, read_document(data, path, newest=VERSION), path)
-
-
-def version_name(number: int) -> str:
-    """The document of a version, as seen from the dataset's folder."""
-    return f"{VERSIONS}/{number:08d}.json"
-
-
-def mark_name(number: int) -> str:
-    """The mark of a version that nobody may open any more, as seen from the dataset's folder."""
-    return version_name(number).removesuffix(".json") + MARK
-
-
-def version_path(folder: Path, number: int) -> Path:
-    """The document of a version."""
-    return folder / version_name(number)
-
-
-def version_numbers(folder: Path) -> list[int]:
-    """The numbers of all versions, ascending, those that are marked as dropped included.
-
-    Raises:
-        CorruptFile: A link that leads to itself is in the place of their folder.
-        UnreadableFile: It cannot be read.
-    """
-    path = folder / VERSIONS
-    try:
-        with reading(path, missing=False):
-            names = os.listdir(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return sorted(int(found[1]) for name in names if (found := _NAME.fullmatch(name)))
-
-
-def is_dropped(folder: Path, number: int) -> bool:
-    """True if nobody may open this version any more."""
-    return os.path.lexists(folder / mark_name(number))
 
 
 def load_version(folder: Path, number: int | None = None, *, also_dropped: bool = False) -> Version:
@@ -528,31 +473,9 @@ def segment_manifest_path(folder: Path, segment: Segment) -> Path:
     return place / (BASE_MANIFEST if place == folder and has_versions(folder) else MANIFEST)
 
 
-def base_manifest(folder: Path) -> Manifest:
-    """The manifest of the segment that lies in the folder of a dataset of versions itself.
-
-    Raises:
-        CorruptFile: It is missing or damaged.
-        UnreadableFile: It cannot be read.
-    """
-    path = folder / BASE_MANIFEST
-    with reading(path):
-        return Manifest.parse(read_regular(path, MOST_BYTES), path)
-
-
 def layer_manifest(folder: Path, segment: Segment, layer: Layer) -> Manifest:
     """The manifest of a layer of a segment; raises what `load_part` raises."""
     return load_part(folder / LAYERS / layer.name / MANIFEST, layer.manifest, segment.records)
-
-
-def require_no_links(folder: Path) -> None:
-    """Raises OutputConflict if a link stands where a folder of a dataset of versions does: it may lead anywhere."""
-    for path in (folder / name for name in (VERSIONS, SEGMENTS, LAYERS, DROPPED, SIDES, PINS)):
-        if path.is_symlink():
-            raise OutputConflict(
-                f"{path} is a link, which leads out of the dataset: put a folder in its place, then run the same "
-                "command again"
-            )
 
 
 def begin_versions(folder: Path) -> None:

@@ -19,14 +19,8 @@ from packtrain._core.index import Index
 from packtrain._core.kinds import KINDS as ALL_KINDS
 from packtrain._core.options import LabelSpec
 from packtrain._core.schema import Field
-from packtrain._core.versions import (
-    LAYERS,
-    Change,
-    Layer,
-    Segment,
-    Version,
-    segment_manifest,
-)
+from packtrain._core.version_files import LAYERS
+from packtrain._core.versions import Change, Layer, Segment, Version, segment_manifest
 from packtrain._storage.remote.urls import place_of
 
 from .changing import ChangeReport, would_be

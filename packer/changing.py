@@ -18,19 +18,9 @@ from packtrain._core.manifest import MANIFEST, PLAN, is_dataset
 from packtrain._core.options import LabelSpec
 from packtrain._core.problems import reading
 from packtrain._core.schema import IMAGE, LABEL
+from packtrain._core.version_files import BASE_MANIFEST, DROPPED, SEGMENTS, has_versions, version_name
 from packtrain._core.version_schema import PartSchema, merged, part_schema
-from packtrain._core.versions import (
-    BASE_MANIFEST,
-    DROPPED,
-    SEGMENTS,
-    Change,
-    DroppedRows,
-    Segment,
-    Version,
-    has_versions,
-    require_rows,
-    version_name,
-)
+from packtrain._core.versions import Change, DroppedRows, Segment, Version, require_rows
 from packtrain._readers.dataset.kept import KeptRows, dropped_rows
 from packtrain._readers.dataset.stored_rows import StoredRows
 from packtrain._storage.remote.urls import Url, place_of

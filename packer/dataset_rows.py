@@ -21,7 +21,8 @@ from packtrain._core.opening import read_regular
 from packtrain._core.options import StoreOptions
 from packtrain._core.problems import reading
 from packtrain._core.schema import IMAGE, LABEL, Field, Schema
-from packtrain._core.versions import Segment, has_versions, load_version
+from packtrain._core.version_files import has_versions
+from packtrain._core.versions import Segment, load_version
 from packtrain._readers.dataset.records import FieldRecords
 from packtrain._readers.dataset.store import RecordStore
 from packtrain._readers.dataset.stored_rows import StoredRows

@@ -14,16 +14,9 @@ from packtrain._core.arguments import checks_names, flag, function, whole
 from packtrain._core.errors import OutputConflict, UsageError
 from packtrain._core.manifest import FieldInfo
 from packtrain._core.sizes import byte_count
+from packtrain._core.version_files import SEGMENTS, require_no_links
 from packtrain._core.version_schema import part_schema, version_schema
-from packtrain._core.versions import (
-    SEGMENTS,
-    Change,
-    Segment,
-    Version,
-    layer_manifest,
-    require_no_links,
-    segment_manifest,
-)
+from packtrain._core.versions import Change, Segment, Version, layer_manifest, segment_manifest
 from packtrain._readers.dataset.stored_rows import StoredRows
 from packtrain._readers.dataset.versioned import SegmentStore
 from packtrain._storage.remote.urls import place_of

@@ -18,8 +18,9 @@ from packtrain._core.manifest import MANIFEST, FileInfo, Manifest
 from packtrain._core.npy import npy_header
 from packtrain._core.opening import read_regular
 from packtrain._core.schema import LABEL
+from packtrain._core.version_files import random_name
 from packtrain._core.version_schema import version_schema
-from packtrain._core.versions import Change, Layer, ManifestInfo, Segment, Version, random_name
+from packtrain._core.versions import Change, Layer, ManifestInfo, Segment, Version
 
 from .workplace import Workplace
 

@@ -16,25 +16,20 @@ from packtrain._core.errors import CorruptFile, OutputConflict, UsageError
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, FileInfo, Manifest
 from packtrain._core.opening import read_regular
 from packtrain._core.problems import reading
+from packtrain._core.version_files import BASE, LAYERS, SEGMENTS, has_versions, is_root, version_name
 from packtrain._core.version_schema import merged, part_schema
 from packtrain._core.versions import (
-    BASE,
-    LAYERS,
     MOST_SEGMENTS,
-    SEGMENTS,
     VERSION,
     Change,
     Root,
     Segment,
     Split,
     Version,
-    has_versions,
-    is_root,
     layer_manifest,
     parse_version,
     segment_manifest,
     segment_manifest_path,
-    version_name,
 )
 from packtrain._storage.location import Location
 from packtrain._storage.remote.urls import place_of

@@ -30,22 +30,24 @@ from packtrain._core.errors import (
 from packtrain._core.files import make_folder, write_file
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, VERSIONS, Manifest
 from packtrain._core.overriding import override
-from packtrain._core.versions import (
+from packtrain._core.version_files import (
     BASE,
     BASE_MANIFEST,
     LAYERS,
     MARK,
     MOST_VERSION_BYTES,
     PINS,
+    has_versions,
+    version_name,
+)
+from packtrain._core.versions import (
     Segment,
     Version,
-    has_versions,
     layer_manifest,
     load_root,
     parse_version,
     publish,
     segment_manifest,
-    version_name,
 )
 from packtrain._storage.location import Location
 from packtrain._storage.remote.client import ObjectStore

@@ -16,7 +16,7 @@ from packtrain._core.locks import Lock
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, Manifest
 from packtrain._core.opening import read_regular
 from packtrain._core.overriding import override
-from packtrain._core.versions import BASE, BASE_MANIFEST, has_versions
+from packtrain._core.version_files import BASE, BASE_MANIFEST, has_versions
 from packtrain._storage.remote.download import in_threads
 from packtrain._storage.remote.objects import Found, Objects
 from packtrain._storage.remote.urls import Url

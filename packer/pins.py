@@ -14,20 +14,18 @@ from packtrain._core.document import dump_document, load_document, parse_documen
 from packtrain._core.errors import DatasetError, OutputConflict, PackError, UsageError
 from packtrain._core.files import file_errors
 from packtrain._core.manifest import MANIFEST, Manifest
-from packtrain._core.versions import (
+from packtrain._core.version_files import (
     BASE,
     LAYERS,
     PINS,
     SEGMENTS,
-    VERSION,
-    Pin,
     base_manifest,
     has_versions,
     is_dropped,
-    load_version,
     require_no_links,
     version_numbers,
 )
+from packtrain._core.versions import VERSION, Pin, load_version
 from packtrain._storage.location import Location
 from packtrain._storage.remote.urls import place_of
 from packtrain._storage.staging.locks import VersionLease

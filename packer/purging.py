@@ -15,17 +15,8 @@ import numpy.typing as npt
 from packtrain._core.arguments import checks_names, flag, function, whole
 from packtrain._core.errors import DatasetError, OutputConflict, UsageError
 from packtrain._core.files import file_errors
-from packtrain._core.versions import (
-    DROPPED,
-    SEGMENTS,
-    Change,
-    Segment,
-    Version,
-    has_versions,
-    is_dropped,
-    load_version,
-    version_numbers,
-)
+from packtrain._core.version_files import DROPPED, SEGMENTS, has_versions, is_dropped, version_numbers
+from packtrain._core.versions import Change, Segment, Version, load_version
 from packtrain._storage.remote.urls import place_of
 
 from .changing import ChangeReport, by_segment, chosen_rows, without_rows, would_be

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from packtrain._core.arguments import checks_names, flag, instance, path_of
 from packtrain._core.errors import UsageError
 from packtrain._core.suggestions import did_you_mean
-from packtrain._core.versions import LAYERS, Change, Layer, Version
+from packtrain._core.version_files import LAYERS
+from packtrain._core.versions import Change, Layer, Version
 from packtrain._readers.dataset.kept import is_kept
 from packtrain._readers.dataset.versioned import newest_stores
 from packtrain._storage.remote.urls import place_of

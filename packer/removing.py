@@ -15,16 +15,16 @@ from packtrain._core.arguments import checks_names, flag, whole
 from packtrain._core.errors import DatasetError, OutputConflict, UsageError
 from packtrain._core.files import NO_LOCKS, file_errors
 from packtrain._core.locks import Lock, lock_holders
-from packtrain._core.versions import (
+from packtrain._core.version_files import (
     BASE,
     has_versions,
     is_dropped,
-    load_version,
     mark_name,
     require_no_links,
     version_numbers,
     version_path,
 )
+from packtrain._core.versions import load_version
 from packtrain._storage.location import Location
 from packtrain._storage.remote.urls import place_of
 

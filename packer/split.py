@@ -17,17 +17,8 @@ from packtrain._core.arguments import checks_names, flag, items, unexpected, who
 from packtrain._core.errors import UsageError
 from packtrain._core.printable import printable
 from packtrain._core.schema import Field
-from packtrain._core.versions import (
-    MOST_FOLDS,
-    NO_SIDE,
-    SIDES,
-    WHOLE,
-    Change,
-    Segment,
-    SegmentSides,
-    Split,
-    Version,
-)
+from packtrain._core.version_files import SIDES
+from packtrain._core.versions import MOST_FOLDS, NO_SIDE, WHOLE, Change, Segment, SegmentSides, Split, Version
 from packtrain._readers.dataset.indexed import IndexedValues
 from packtrain._readers.dataset.kept import is_kept
 from packtrain._readers.dataset.sides import Sides, segment_sides

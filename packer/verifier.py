@@ -23,7 +23,7 @@ from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, Manifest, S
 from packtrain._core.opening import read_regular
 from packtrain._core.problems import reason
 from packtrain._core.typed import Mismatch, parse_json
-from packtrain._core.versions import BASE, has_versions
+from packtrain._core.version_files import BASE, has_versions
 from packtrain._readers.dataset.indexed import check_values
 from packtrain._storage.location import remote_base
 from packtrain._storage.remote.client import ObjectStore

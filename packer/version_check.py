@@ -19,8 +19,7 @@ from packtrain._core.files import is_temporary
 from packtrain._core.index import Index
 from packtrain._core.manifest import INDEX, MANIFEST, VERSIONS
 from packtrain._core.opening import read_regular
-from packtrain._core.version_schema import version_schema
-from packtrain._core.versions import (
+from packtrain._core.version_files import (
     BASE,
     BASE_MANIFEST,
     DROPPED,
@@ -29,17 +28,13 @@ from packtrain._core.versions import (
     PINS,
     SEGMENTS,
     SIDES,
-    Layer,
-    Segment,
-    Version,
     is_dropped,
-    layer_manifest,
-    load_version,
-    segment_manifest,
     version_name,
     version_numbers,
     version_path,
 )
+from packtrain._core.version_schema import version_schema
+from packtrain._core.versions import Layer, Segment, Version, layer_manifest, load_version, segment_manifest
 from packtrain._readers.dataset.kept import dropped_rows
 from packtrain._readers.dataset.sides import segment_sides
 from packtrain._storage.remote.objects import Objects

@@ -12,16 +12,8 @@ from packtrain._core.errors import OutputConflict, UsageError
 from packtrain._core.files import NO_LOCKS, file_errors, make_folder, write_file
 from packtrain._core.locks import Lock
 from packtrain._core.manifest import INDEX
-from packtrain._core.versions import (
-    BASE,
-    SEGMENTS,
-    Segment,
-    Version,
-    begin_versions,
-    has_versions,
-    newest_version,
-    publish,
-)
+from packtrain._core.version_files import BASE, SEGMENTS, has_versions
+from packtrain._core.versions import Segment, Version, begin_versions, newest_version, publish
 from packtrain._storage.location import Location
 from packtrain._storage.staging.locks import VersionLease
 

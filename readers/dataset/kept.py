@@ -13,7 +13,8 @@ from packtrain._core.files import checksum_file
 from packtrain._core.index import map_column
 from packtrain._core.manifest import ColumnInfo, FileInfo
 from packtrain._core.problems import reading
-from packtrain._core.versions import DROPPED, DroppedRows, Segment
+from packtrain._core.version_files import DROPPED
+from packtrain._core.versions import DroppedRows, Segment
 
 
 class KeptRows:

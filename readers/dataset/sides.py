@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from packtrain._core.errors import CorruptFile, UsageError
-from packtrain._core.versions import NO_SIDE, SIDES, Segment, Split, Version
+from packtrain._core.version_files import SIDES
+from packtrain._core.versions import NO_SIDE, Segment, Split, Version
 
 from .kept import checked_column
 

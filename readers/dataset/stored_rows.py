@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from packtrain._core.paths import local_path
 from packtrain._core.schema import Schema
-from packtrain._core.versions import Segment, Version, has_versions, load_version
+from packtrain._core.version_files import has_versions
+from packtrain._core.versions import Segment, Version, load_version
 
 from .kept import KeptRows
 from .query import Query, Rows, pieces

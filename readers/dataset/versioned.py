@@ -23,18 +23,9 @@ from packtrain._core.manifest import VERSIONS
 from packtrain._core.overriding import override
 from packtrain._core.schema import LABEL, Field, Schema
 from packtrain._core.suggestions import did_you_mean
+from packtrain._core.version_files import LAYERS, has_versions
 from packtrain._core.version_schema import differing
-from packtrain._core.versions import (
-    LAYERS,
-    NO_SIDE,
-    SPLIT,
-    Segment,
-    Split,
-    Version,
-    has_versions,
-    layer_manifest,
-    segment_manifest,
-)
+from packtrain._core.versions import NO_SIDE, SPLIT, Segment, Split, Version, layer_manifest, segment_manifest
 from packtrain._storage.staging.locks import VersionLease
 
 from .indexed import IndexedValues

@@ -15,7 +15,7 @@ from packtrain._core.errors import DatasetError, StagingError, UsageError
 from packtrain._core.files import file_errors
 from packtrain._core.manifest import Manifest
 from packtrain._core.suggestions import did_you_mean
-from packtrain._core.versions import LAYERS, SEGMENTS, base_manifest, has_versions
+from packtrain._core.version_files import LAYERS, SEGMENTS, base_manifest, has_versions
 
 from ..location import Location, location_of
 from ..remote.urls import Url

@@ -32,7 +32,7 @@ from packtrain._core.errors import (
 from packtrain._core.files import file_errors
 from packtrain._core.locks import Lock
 from packtrain._core.manifest import VERSIONS
-from packtrain._core.versions import MOST_VERSION_BYTES
+from packtrain._core.version_files import MOST_VERSION_BYTES
 
 from ..location import Location, object_store, read
 from ..remote.objects import Objects

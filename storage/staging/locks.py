@@ -21,7 +21,7 @@ from packtrain._core.locks import Lock, lock_holders
 from packtrain._core.manifest import MANIFEST
 from packtrain._core.paths import local_path
 from packtrain._core.problems import reading
-from packtrain._core.versions import is_dropped, version_path
+from packtrain._core.version_files import is_dropped, version_path
 
 from .documents import STREAM, STREAMED, read_origin
 from .folder import Folder

@@ -22,7 +22,7 @@ from packtrain._core.errors import CorruptFile, NotADataset, NotThere, RemoteErr
 from packtrain._core.files import file_errors, write_at
 from packtrain._core.manifest import MANIFEST, PLAN, Manifest
 from packtrain._core.opening import open_regular
-from packtrain._core.versions import BASE_MANIFEST, base_manifest
+from packtrain._core.version_files import BASE_MANIFEST, base_manifest
 
 from ..location import Location, arrived, each, linked, object_store, read
 from ..remote.objects import Head, Objects

@@ -13,7 +13,7 @@ from crc32c import crc32c
 
 from packtrain._core.errors import UnsupportedVersion
 from packtrain._core.manifest import INDEX, PLAN, Manifest
-from packtrain._core.versions import LAYERS, SEGMENTS
+from packtrain._core.version_files import LAYERS, SEGMENTS
 
 from ..location import Location, elsewhere
 from ..remote.objects import Objects

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packtrain._core.arguments import checks_names
 from packtrain._core.errors import StagingError, UnsupportedVersion, UsageError
@@ -35,8 +36,9 @@ from .origin import Origin, SourceFile
 from .root import Root
 from .source import SourceDataset
 from .transfer import check_files, warm_files
-from .version_documents import is_changed
-from .versions import SourceVersion, VersionPart
+
+if TYPE_CHECKING:
+    from .versions import SourceVersion, VersionPart
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,10 @@ def stage(
         try:
             source = SourceDataset.load(location, objects)
         except UnsupportedVersion:
+            # Most datasets have no versions, and these imports take longer than to find that a copy is there.
+            from .version_documents import is_changed
+            from .versions import SourceVersion
+
             if not is_changed(location, objects):
                 raise
             source_version = SourceVersion.load(location, version, objects)

@@ -15,18 +15,15 @@ from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import CorruptFile, Denied, NotADataset, NotThere, RemoteError, UsageError
 from packtrain._core.manifest import MANIFEST, VERSIONS, FileInfo
 from packtrain._core.problems import reading
-from packtrain._core.versions import (
+from packtrain._core.version_files import (
     MOST_VERSION_BYTES,
-    Root,
-    Version,
     has_versions,
     is_root,
     mark_name,
-    parse_root,
-    parse_version,
     version_name,
     version_numbers,
 )
+from packtrain._core.versions import Root, Version, parse_root, parse_version
 
 from ..location import Location, arrived, object_store, read
 from ..remote.objects import Objects

@@ -17,7 +17,8 @@ from typing import Final, Self
 
 from packtrain._core.errors import CorruptFile, DatasetError
 from packtrain._core.manifest import MANIFEST, PLAN
-from packtrain._core.versions import BASE, LAYERS, SEGMENTS, ManifestInfo, Version, load_part, version_name
+from packtrain._core.version_files import BASE, LAYERS, SEGMENTS, version_name
+from packtrain._core.versions import ManifestInfo, Version, load_part
 
 from ..location import Location, object_store
 from ..remote.objects import Objects

@@ -9,16 +9,8 @@ from pathlib import Path
 from packtrain._core.errors import DatasetError, StagingError, UnsupportedVersion, UsageError
 from packtrain._core.files import file_errors
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, Manifest
-from packtrain._core.versions import (
-    BASE,
-    BASE_MANIFEST,
-    LAYERS,
-    SEGMENTS,
-    Version,
-    load_version,
-    mark_name,
-    version_name,
-)
+from packtrain._core.version_files import BASE, BASE_MANIFEST, LAYERS, SEGMENTS, mark_name, version_name
+from packtrain._core.versions import Version, load_version
 
 from ..remote.objects import Objects
 from ..remote.urls import Url

@@ -17,7 +17,7 @@ from packtrain._core.files import file_errors, remove_temporaries
 from packtrain._core.index import Index
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, Manifest
 from packtrain._core.sizes import size
-from packtrain._core.versions import SEGMENTS
+from packtrain._core.version_files import SEGMENTS
 
 from ..location import Location, shard_place
 from ..remote.objects import Objects

@@ -25,7 +25,8 @@ from helpers.versions import labels_of, listed
 
 from packtrain import append, drop_rows, drop_version, open_dataset, purge, relabel, split, verify
 from packtrain._core.files import is_temporary
-from packtrain._core.versions import has_versions, is_dropped, load_version, version_numbers
+from packtrain._core.version_files import has_versions, is_dropped, version_numbers
+from packtrain._core.versions import load_version
 from packtrain._packer import removing
 from packtrain._storage.remote.bucket import Bucket
 from packtrain._storage.remote.urls import Url

@@ -33,7 +33,7 @@ from helpers.versions import listed
 from helpers.waiting import wait_until
 
 from packtrain import FieldColumn, add_field, append, compact, drop_rows, drop_version, open_dataset, verify
-from packtrain._core.versions import has_versions, is_dropped, version_numbers
+from packtrain._core.version_files import has_versions, is_dropped, version_numbers
 from packtrain._packer import removing
 from packtrain.errors import NotADataset
 

@@ -23,7 +23,8 @@ from helpers.support import packed, tree
 from helpers.versions import listed
 
 from packtrain import append, open_dataset, verify
-from packtrain._core.versions import is_dropped, load_version, version_numbers
+from packtrain._core.version_files import is_dropped, version_numbers
+from packtrain._core.versions import load_version
 
 LABELS = (0, 1, 2, 3, 4, 5, 20, 21)
 PAIRS = list(combinations_with_replacement(CHANGES, 2))

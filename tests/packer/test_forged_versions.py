@@ -15,7 +15,8 @@ from helpers.versions import changed_dataset
 from packtrain import append, drop_rows, open_dataset, stage
 from packtrain._core.document import MOST_BYTES, dump_document
 from packtrain._core.typed import MOST
-from packtrain._core.versions import newest_version, version_name
+from packtrain._core.version_files import version_name
+from packtrain._core.versions import newest_version
 from packtrain._storage.staging.version_documents import VersionDocuments
 from packtrain.errors import CorruptFile, PacktrainError, UsageError
 

@@ -34,7 +34,8 @@ from packtrain import (
     verify,
 )
 from packtrain._cli.main import group
-from packtrain._core.versions import Change, has_versions, load_version
+from packtrain._core.version_files import has_versions
+from packtrain._core.versions import Change, load_version
 from packtrain._packer.changing import ChangeReport, without_rows
 from packtrain._packer.object_workplace import ObjectWorkplace
 from packtrain._storage.remote.urls import Url

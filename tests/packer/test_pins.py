@@ -19,7 +19,8 @@ from helpers.waiting import wait_until
 
 from packtrain import append, compact, drop_rows, drop_version, index_shards, open_dataset, purge
 from packtrain._cli.main import group
-from packtrain._core.versions import Pin, is_dropped, version_numbers
+from packtrain._core.version_files import is_dropped, version_numbers
+from packtrain._core.versions import Pin
 from packtrain._packer import removing
 from packtrain._packer.pins import pin, pins_of, unpin
 from packtrain._packer.workplace import Workplace

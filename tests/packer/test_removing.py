@@ -31,7 +31,7 @@ from packtrain import (
     stage,
     verify,
 )
-from packtrain._core import versions
+from packtrain._core import version_files, versions
 from packtrain._core.versions import newest_version
 from packtrain._packer import removing
 from packtrain._packer.pins import pin, unpin
@@ -101,7 +101,7 @@ def test_the_newest_version_is_one_that_was_not_dropped_meanwhile(
     out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: Callable[..., object]
 ) -> None:
     """Somebody makes a newer one between the looks at which there are and at whether that one was dropped."""
-    real = versions.version_numbers
+    real = version_files.version_numbers
     (tmp_path / "place").mkdir()
 
     def numbers(folder: Path) -> list[int]:

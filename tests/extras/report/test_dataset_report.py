@@ -18,7 +18,7 @@ from helpers.support import FORMATS, encoded, flip, packed, picture, require_mod
 from PIL import Image
 
 from packtrain import StoreOptions, append, dataset_report, drop_rows, open_dataset, split
-from packtrain._core.versions import version_numbers
+from packtrain._core.version_files import version_numbers
 from packtrain._extras.report import looks
 from packtrain.errors import UsageError
 from packtrain.reports import DatasetReport, ReportProgress
