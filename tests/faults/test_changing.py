@@ -268,7 +268,8 @@ def test_killed_anywhere_at_an_address(
     spools = memory_path / "spools"
     environment = dict(moto_server.environment)
     arguments = {"OUT": url, "LIST": str(listing), "SPOOLS": str(spools), "STORE": environment}
-    program = Program(packer, AT_ADDRESS + code, arguments, spools, prepare)
+    # Nothing rests on the spools.
+    program = Program(packer, AT_ADDRESS + code, arguments, spools, prepare, ("*",))
 
     def found(number: int) -> list[tuple[object, ...]]:
         copy = there(tmp_path / f"copy-{number}")

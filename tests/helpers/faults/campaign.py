@@ -19,6 +19,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
@@ -47,7 +48,7 @@ class Program:
         args: Arguments of the code.
         folder: Folder that is watched; the code gets its path by an argument.
         prepare: Makes the folder what it is before each run; by default, it is missing.
-        durable: True if all that it leaves is to be on the medium when it ends.
+        lost: Patterns of what a power cut after its end may take: nothing rests on it.
     """
 
     server: FaultServer
@@ -55,7 +56,7 @@ class Program:
     args: dict[str, Any]
     folder: Path
     prepare: Callable[[Path], object] = renewed
-    durable: bool = True
+    lost: Sequence[str] = ("*.packing", "*.failed", "*.packed")
 
     def starting_from(self, model: Path) -> Self:
         """The same program, each run of which begins with a copy of a folder."""
@@ -72,7 +73,8 @@ class Program:
         outcome = self.run()
         assert outcome.returncode == 0, outcome.output
         *_, (_, files, names) = unsynced(outcome.calls, there)
-        assert not self.durable or not files | names, "a power cut would lose these at the end"
+        lost = [name for name in files | names if not any(fnmatch(name, pattern) for pattern in self.lost)]
+        assert not lost, f"a power cut would take {sorted(lost)}"
         return outcome.calls
 
 

@@ -61,7 +61,8 @@ def emptied(place: Path) -> None:
 
 def program(server: FaultServer, place: Path, source: str, /, **args: object) -> Program:
     """Code that changes a place, which is empty when it begins."""
-    return Program(server, source, {**args, "place": str(place)}, place, emptied)
+    # In memory nothing is synced.
+    return Program(server, source, {**args, "place": str(place)}, place, emptied, ("*",))
 
 
 def starting_from_here(victim: Program) -> Program:

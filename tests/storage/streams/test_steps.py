@@ -79,7 +79,7 @@ def fetcher(remote: Remote, cache: ChunkCache, faulty: FaultServer) -> Program:
     """Fetches chunks into the cache, which is empty when it begins."""
     args = {"entry": str(cache.entry), "store": str(remote.store.folder)}
     # A chunk is shown before it is on the medium, and counts after a power cut only if it was.
-    return Program(faulty, FETCH, args, cache.entry, without_chunks, durable=False)
+    return Program(faulty, FETCH, args, cache.entry, without_chunks, ("chunks/*",))
 
 
 def without_chunks(entry: Path) -> None:
@@ -125,7 +125,8 @@ def test_a_cache_whose_maker_is_killed_at_any_step(remote: Remote, faulty: Fault
     def prepare(place: Path) -> None:
         renewed(place).mkdir()
 
-    maker = Program(faulty, OPEN, {"store": str(remote.store.folder), "place": str(place)}, place, prepare)
+    # In memory nothing is synced.
+    maker = Program(faulty, OPEN, {"store": str(remote.store.folder), "place": str(place)}, place, prepare, ("*",))
     calls = maker.undisturbed()
     (entry,) = entries(place)
     expected = tree(entry.path)
