@@ -269,7 +269,7 @@ def test_killed_anywhere_at_an_address(
     environment = dict(moto_server.environment)
     arguments = {"OUT": url, "LIST": str(listing), "SPOOLS": str(spools), "STORE": environment}
     # Nothing rests on the spools.
-    program = Program(packer, AT_ADDRESS + code, arguments, spools, prepare, ("*",))
+    program = Program(packer, AT_ADDRESS + code, arguments, spools, prepare, lost=("*",))
 
     def found(number: int) -> list[tuple[object, ...]]:
         copy = there(tmp_path / f"copy-{number}")

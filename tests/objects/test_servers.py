@@ -30,7 +30,7 @@ def listening(port: int) -> bool:
 
 
 def abandoned_sockets() -> set[Path]:
-    """Those in /tmp on which nobody listens, not even a server of a test beside this one."""
+    """The sockets in /tmp on which nobody listens."""
 
     def refuses(path: Path) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:

@@ -62,7 +62,7 @@ def emptied(place: Path) -> None:
 def program(server: FaultServer, place: Path, source: str, /, **args: object) -> Program:
     """Code that changes a place, which is empty when it begins."""
     # In memory nothing is synced.
-    return Program(server, source, {**args, "place": str(place)}, place, emptied, ("*",))
+    return Program(server, source, {**args, "place": str(place)}, place, emptied, lost=("*",))
 
 
 def starting_from_here(victim: Program) -> Program:

@@ -79,7 +79,7 @@ def fetcher(remote: Remote, cache: ChunkCache, faulty: FaultServer) -> Program:
     """Fetches chunks into the cache, which is empty when it begins."""
     args = {"entry": str(cache.entry), "store": str(remote.store.folder)}
     # A chunk is shown before it is on the medium, and counts after a power cut only if it was.
-    return Program(faulty, FETCH, args, cache.entry, without_chunks, ("chunks/*",))
+    return Program(faulty, FETCH, args, cache.entry, without_chunks, lost=("chunks/*",))
 
 
 def without_chunks(entry: Path) -> None:
@@ -126,7 +126,8 @@ def test_a_cache_whose_maker_is_killed_at_any_step(remote: Remote, faulty: Fault
         renewed(place).mkdir()
 
     # In memory nothing is synced.
-    maker = Program(faulty, OPEN, {"store": str(remote.store.folder), "place": str(place)}, place, prepare, ("*",))
+    args = {"store": str(remote.store.folder), "place": str(place)}
+    maker = Program(faulty, OPEN, args, place, prepare, lost=("*",))
     calls = maker.undisturbed()
     (entry,) = entries(place)
     expected = tree(entry.path)
