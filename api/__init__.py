@@ -14,8 +14,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import errors as errors
-
 if TYPE_CHECKING:
     from packtrain._core.options import LabelSpec as LabelSpec
     from packtrain._core.options import StoreOptions as StoreOptions
@@ -59,6 +57,7 @@ if TYPE_CHECKING:
 
     from . import accelerate as accelerate
     from . import dali as dali
+    from . import errors as errors
     from . import orders as orders
     from . import reports as reports
     from . import staging as staging
@@ -69,9 +68,14 @@ if TYPE_CHECKING:
 # What the imports above say to type checkers, once more for the first use of a name; a test compares the two.
 _HOMES = {
     "_core.options": ("LabelSpec", "StoreOptions"),
+    "_extras.report.dataset_report": ("dataset_report",),
+    "_extras.train_val.imagenet": ("imagenet_loaders",),
+    "_extras.train_val.train_val": ("TrainVal",),
+    "_extras.tune": ("TuneOptions", "tune"),
+    "_extras.watch": ("watch",),
+    "_growing.cache": ("GrowingCache",),
     "_growing.random_records": ("RandomRecords",),
     "_growing.random_slices": ("RandomSlices",),
-    "_growing.cache": ("GrowingCache",),
     "_packer.add_field": ("add_field",),
     "_packer.changing": ("append", "drop_rows"),
     "_packer.export.exporter": ("export",),
@@ -80,22 +84,17 @@ _HOMES = {
     "_packer.merge": ("merge",),
     "_packer.merge_datasets": ("merge_datasets",),
     "_packer.options": ("Columns", "FieldColumn", "PackOptions"),
-    "_packer.purging": ("purge",),
-    "_packer.ray_engine": ("RayEngine",),
     "_packer.pack": ("pack",),
     "_packer.parts": ("Part",),
+    "_packer.purging": ("purge",),
+    "_packer.ray_engine": ("RayEngine",),
     "_packer.relabel": ("relabel",),
     "_packer.removing": ("drop_version",),
     "_packer.split": ("split",),
     "_packer.status": ("pack_status",),
     "_packer.verifier": ("verify",),
-    "_extras.report.dataset_report": ("dataset_report",),
-    "_extras.train_val.imagenet": ("imagenet_loaders",),
-    "_extras.train_val.train_val": ("TrainVal",),
     "_readers.dataset.image_dataset": ("ImageDataset", "PackedDataset", "concat", "open_dataset"),
     "_readers.loader": ("Loader", "Ragged"),
-    "_extras.watch": ("watch",),
-    "_extras.tune": ("TuneOptions", "tune"),
     "_storage.staging.options": ("StageOptions",),
     "_storage.staging.stager": ("stage",),
 }

@@ -4,7 +4,3 @@ from packtrain._core import errors
 from packtrain._core.errors import *  # noqa: F403  # all that are users'
 
 __all__ = [name for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, Exception)]
-
-# Tracebacks and pickles give the name that users import: packtrain.errors.CorruptRecord.
-for _name in __all__:
-    globals()[_name].__module__ = __name__

@@ -165,3 +165,10 @@ class CorruptRecord(DatasetError):
         super().__init__(message, file=file)
         self.row = row
         self.line = line
+
+
+# Tracebacks and pickles give the name that users import: packtrain.errors.CorruptRecord.
+for _each in list(globals().values()):
+    if isinstance(_each, type) and issubclass(_each, PacktrainError):
+        _each.__module__ = "packtrain.errors"
+del _each
