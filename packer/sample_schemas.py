@@ -21,7 +21,6 @@ from .facts import in_words, join_fields, join_labels
 from .index_values import sampled_type
 from .masks import mask_header
 from .options import Columns, FieldColumn
-from .planning import column_field
 from .sample_values import (
     Sample,
     array_of,
@@ -158,6 +157,9 @@ def _field_of(name: Any, value: Any, store: StoreOptions) -> Field:
 
 def _field_in(column: FieldColumn, values: Sequence[Any], files: Files, store: StoreOptions) -> Field:
     """Return the field of a column, which has these values in the first samples."""
+    # Here, because a growing cache has no columns, and planning brings all that reads lists.
+    from .planning import column_field
+
     dtype, shape = column.dtype, column.shape
     found = [value for value in values if value is not None]
     if column.kind == "mask" and dtype is None:
