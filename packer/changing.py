@@ -21,6 +21,7 @@ from packtrain._core.schema import IMAGE, LABEL
 from packtrain._core.version_files import BASE_MANIFEST, DROPPED, SEGMENTS, has_versions, version_name
 from packtrain._core.version_schema import PartSchema, merged, part_schema
 from packtrain._core.versions import Change, DroppedRows, Segment, Version, require_rows
+from packtrain._readers.dataset.chosen import chosen_rows
 from packtrain._readers.dataset.kept import KeptRows, dropped_rows
 from packtrain._readers.dataset.stored_rows import StoredRows
 from packtrain._storage.remote.urls import Url, place_of
@@ -210,7 +211,7 @@ def drop_rows(
 
     Args:
         dataset: The folder of the dataset, or its address in an object store.
-        rows: Rows of the newest version.
+        rows: Rows of the newest version: row numbers, negative ones counted from the end, or a boolean for each row.
         where: In place of rows, a condition that holds for them, as `ImageDataset.where` takes it.
         dry_run: True to write nothing, and report what would be written.
 
@@ -221,7 +222,7 @@ def drop_rows(
     """
     flag("dry_run", dry_run)
     with workplace_at(place_of("dataset", dataset)) as place, place.held(dry_run=dry_run) as newest:
-        numbers = chosen_rows(place, newest, rows, where)
+        numbers = rows_to_drop(place, newest, rows, where)
         chosen = dict(by_segment(place, newest, numbers))
         if dry_run:
             left = newest.records - len(numbers)
@@ -232,7 +233,7 @@ def drop_rows(
     return ChangeReport(place.address, version.number, version.records, dropped=len(numbers))
 
 
-def chosen_rows(
+def rows_to_drop(
     place: Workplace, newest: Version, rows: Iterable[int] | None, where: str | None
 ) -> npt.NDArray[np.int64]:
     """The rows of the newest version that are given, ascending.
@@ -241,7 +242,10 @@ def chosen_rows(
         UsageError: There are none, or they are outside.
     """
     if rows is not None and where is None:
-        numbers = np.unique(np.fromiter(rows, np.int64))
+        try:
+            numbers = np.unique(chosen_rows(rows, newest.records))
+        except IndexError as error:
+            raise UsageError(str(error)) from None
     elif rows is None and where is not None:
         place.bring_indexes(newest)
         numbers = StoredRows.of_version(place.folder, newest).where(where)
@@ -249,8 +253,6 @@ def chosen_rows(
         raise UsageError("say which rows to drop: either `rows` or `where`")
     if not len(numbers):
         raise UsageError("there is no row to drop")
-    if numbers[0] < 0 or numbers[-1] >= newest.records:
-        raise UsageError(f"rows {numbers[0]} to {numbers[-1]} of a dataset of {newest.records} rows")
     return numbers
 
 

@@ -19,7 +19,7 @@ from packtrain._core.version_files import DROPPED, SEGMENTS, has_versions, is_dr
 from packtrain._core.versions import Change, Segment, Version, load_version
 from packtrain._storage.remote.urls import place_of
 
-from .changing import ChangeReport, by_segment, chosen_rows, without_rows, would_be
+from .changing import ChangeReport, by_segment, rows_to_drop, without_rows, would_be
 from .joining import Progress, rewrite, segment_bytes
 from .object_workplace import workplace_at
 from .removing import drop_versions, remove_unneeded, sole_user
@@ -46,8 +46,8 @@ def purge(
 
     Args:
         dataset: The folder of the dataset, or its address in an object store.
-        rows: Rows of the newest version. With neither `rows` nor `where`, the rows that were dropped already, or that
-            a call was about which was stopped.
+        rows: Rows of the newest version, given as to `packtrain.drop_rows`. With neither `rows` nor `where`, the rows
+            that were dropped already, or that a call was about which was stopped.
         where: In place of rows, a condition that holds for them, as `ImageDataset.where` takes it.
         num_workers: Number of worker processes, as in `packtrain.pack`.
         dry_run: True to write and remove nothing, and report what would be.
@@ -67,7 +67,7 @@ def purge(
         with _unless_changed(place, newest):
             place.bring_manifests(newest)
             named = rows is not None or where is not None
-            numbers = chosen_rows(place, newest, rows, where) if named else np.empty(0, np.int64)
+            numbers = rows_to_drop(place, newest, rows, where) if named else np.empty(0, np.int64)
             chosen = dict(by_segment(place, newest, numbers))
         affected = [each for each in newest.segments if each.dropped is not None or each.name in chosen]
         kept = tuple(each for each in newest.segments if each not in affected)

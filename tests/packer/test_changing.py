@@ -501,6 +501,21 @@ def test_rows_are_dropped_by_a_condition(changed: tuple[Path, list[Sample]]) -> 
     assert held(open_dataset(out)) == left
 
 
+@pytest.mark.parametrize("removing", [drop_rows, purge])
+@pytest.mark.parametrize("numpy", [False, True])
+@pytest.mark.parametrize("way", ["numbers", "from the end", "mask"])
+def test_the_rows_that_go_are_those_of_a_subset(
+    way: str, numpy: bool, removing: Callable[..., ChangeReport], images: Images, tmp_path: Path
+) -> None:
+    listing, samples = images.listed(6)
+    out = packed(listing, tmp_path / "out", "tar")
+    rows = {"numbers": [4, 1, 4], "from the end": [-2, 1], "mask": [row in (1, 4) for row in range(6)]}[way]
+    given: Any = np.array(rows) if numpy else rows
+    assert {held(open_dataset(out).subset(given))[row] for row in (0, 1)} == {samples[1], samples[4]}
+    removing(out, given)
+    assert held(open_dataset(out)) == [sample for row, sample in enumerate(samples) if row not in (1, 4)]
+
+
 def test_fields_and_classes_go_with_the_last_segment_that_has_them(images: Images, tmp_path: Path) -> None:
     listing, samples = images.listed(2)
     out = tmp_path / "out"
@@ -523,6 +538,9 @@ def test_what_cannot_be_is_refused(changed: tuple[Path, list[Sample]], images: I
         drop_rows(out, range(len(samples)))
     with pytest.raises(UsageError, match=f"rows 0 to {len(samples)} of a dataset of {len(samples)} rows"):
         drop_rows(out, [0, len(samples)])
+    for rows, message in (([1.9], "whole numbers, or a boolean for each"), ([True, False], "a mask of shape")):
+        with pytest.raises(UsageError, match=message):
+            drop_rows(out, rows)  # type: ignore[arg-type]  # what a caller may give without a type checker
     with pytest.raises(UsageError, match="either `rows` or `where`"):
         drop_rows(out)
     with pytest.raises(UsageError, match="no row to drop"):
