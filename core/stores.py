@@ -1,4 +1,4 @@
-"""Kinds of object stores: the one place that a new scheme of addresses touches.
+"""Kinds of object stores: what a new scheme of addresses touches, unless its cloud is new, too.
 
 obstore speaks to them all. This table holds what packtrain has to know besides: what the addresses look like, where
 requests may go, and what a user should do when a store refuses something.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -43,3 +44,10 @@ def test_no_folder_is_called_packtrain() -> None:
     """It would hide the installed package from whatever runs in the root of the repository."""
     assert not (ROOT / "packtrain").exists()
     assert not (ROOT / "packtrain.py").exists()
+
+
+@pytest.mark.parametrize("room", ["storage", "readers", "packer", "growing"])
+def test_the_design_pages_say_what_each_module_is_for(room: str) -> None:
+    pages = "".join(path.read_text() for path in (ROOT / "docs").glob("design*.md"))
+    named = {name.rpartition("/")[2].removesuffix(".py") for name in re.findall(r"`([\w/.]+)`", pages)}
+    assert not {path.stem for path in (ROOT / room).rglob("*.py")} - named - {"__init__"}
