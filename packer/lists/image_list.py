@@ -22,7 +22,6 @@ from packtrain._storage.remote.urls import Url
 
 from ..encoding import Files
 from ..listing import ListedSample, Reject, dataset_name
-from ..options import Columns
 from .advice import ListedLines, find_missing, named_columns
 from .blocks import Block, KeptLines, Text, blocks_between, blocks_of, distinct, line_hashes, lines_of, plain_lines
 from .labels import BadLine
@@ -56,7 +55,6 @@ class ImageList:
 
     Attributes:
         labels: Type of the labels.
-        columns: None: a list of paths and labels has no other columns.
         fields: None: the options say how images are stored.
         name: Prefix of the shard names: `name` with only ASCII letters, digits, ``-`` and ``_``.
         root: Folder that relative paths start from, or the address of one in an object store.
@@ -83,7 +81,6 @@ class ImageList:
         source: Path | None = None,
     ) -> None:
         self.labels = labels
-        self.columns: Columns | None = None
         self.fields: tuple[Field, ...] | None = None
         self.name = dataset_name(name)
         self.root, self.source = root, Files(str(root))
