@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -31,7 +31,7 @@ from packtrain._storage.location import Location, real
 from .encoding import encode, encoded_image, naming, record_encoder
 from .images import StoredImage, extension_of, store_image, store_pixels
 from .index_values import encoded_value
-from .listing import Encoded, EncodedSample, ListedSample, Reject, dataset_name
+from .listing import Encoded, EncodedSample, ListedSample, Reject, Source, dataset_name
 from .lists.labels import stored_labels
 from .masks import Frame, encoded_mask, store_indices, store_mask
 from .options import PackOptions
@@ -182,7 +182,7 @@ def stored_by(field: Field, options: StoreOptions | None) -> Field:
     return replace(field, store=options)
 
 
-class StoredRecords:
+class StoredRecords(Source):
     """The records of a dataset, as a `Source`. What is to be stored as it is, is copied; all else is decoded.
 
     Each record is compared with its checksum.
@@ -217,12 +217,6 @@ class StoredRecords:
         masks = tuple(field for field in schema.fields if field.kind == "mask") if changed else ()
         return record_encoder(replace(schema, fields=(*changed, *masks))) if changed else None
 
-    def reading(
-        self, samples: Sequence[ListedSample], *, content: bool = True
-    ) -> AbstractContextManager[StoredRecords]:
-        """See `Source`."""
-        return nullcontext(self)
-
     def keeps_sizes(self, schema: Schema) -> bool:
         """See `Source`."""
         return all(field.store is None or field.store.keeps_pixels or self._copies(field) for field in schema.fields)
@@ -236,10 +230,6 @@ class StoredRecords:
         """See `Source`."""
         store, row = self._place(sample)
         return f"{store.path}: {store.describe(row)}"
-
-    def resolve(self, path: str) -> str:
-        """Returns the path as it is: the file is not needed."""
-        return path
 
     def encode(self, schema: Schema, sample: ListedSample) -> EncodedSample:
         """See `Source`."""
