@@ -29,7 +29,7 @@ from .image_list import ImageList
 from .json_lines import JsonLines, no_objects, require_lines, starts_with_object
 from .parquet import ParquetRows, heads_of
 from .rows import Rows
-from .suggestions import Remedy, command_line, require_utf8, utf_16
+from .suggestions import Remedy, command_line, require_utf8
 from .tables import Table
 
 _PROGRAMS: Final = (".py", ".pyc", ".ipynb", ".sh")
@@ -133,8 +133,6 @@ def read_list(
             raise ListError(f"{source} is a Parquet file that comes through a pipe: give the path of the file")
         if through:
             refuse_other_file(source, head[:HEAD_BYTES])
-        if form != "parquet":
-            require_utf8(head, source)
         if form == "json" or (form == "text" and not large and head[:_HEAD].lstrip().startswith(b"[{")):
             require_lines(source, head)
             form = "json lines"
@@ -248,6 +246,7 @@ def refuse_other_file(source: Path, head: bytes) -> None:
     Raises:
         ListError: It is something else; the message says what to type.
     """
+    require_utf8(head, source)
     packed = compression(head)
     if packed in _UNPACKERS and not source.name.lower().endswith(_TARS):
         raise ListError(Remedy(f"{source} is compressed with {packed}", _UNPACKERS[packed]).text(source))
@@ -297,15 +296,11 @@ def _what(source: Path, head: bytes) -> tuple[str, str] | None:
         is_tar = source.name.lower().endswith(_TARS)
         instead = _typed(_UNPACK, source) if is_tar else "decompress it first"
         return f"{'a tar archive ' * is_tar}compressed with {packed}", instead
-    elif not head.startswith(_PARQUET_MAGIC) and utf_16(head) is None and _is_binary(head):
+    elif not head.startswith(_PARQUET_MAGIC) and (head.startswith(_BINARY) or head.count(0) > _MOST_NULS):
         found = "a binary file", _LIST
     if (source.parent / PLAN).exists() and (found is not None or source.name in (MANIFEST, PLAN)):
         return "a part of a packed dataset", _typed("pack", source.parent)
     return found
-
-
-def _is_binary(head: bytes) -> bool:
-    return head.startswith(_BINARY) or head.count(0) > _MOST_NULS
 
 
 def _is_tar(head: bytes) -> bool:
