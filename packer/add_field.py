@@ -172,7 +172,6 @@ class LayerRows:
     def __init__(self, table: Listing, matches: npt.NDArray[np.int64], options: PackOptions, digest: str) -> None:
         self.labels = LabelSpec("none")
         assert options.columns is not None, "a layer has fields"
-        self.columns: Columns | None = options.columns
         self.fields: tuple[Field, ...] | None = None
         self.name = table.name
         self.classes: tuple[str, ...] | None = None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -29,12 +29,13 @@ from packtrain._readers.dataset.stored_rows import StoredRows
 from packtrain._storage.location import Location, real
 
 from .encoding import encode, encoded_image, naming, record_encoder
-from .images import extension_of, store_image, store_pixels
+from .images import StoredImage, extension_of, store_image, store_pixels
 from .index_values import encoded_value
-from .listing import Encoded, EncodedSample, ListedSample, Reject, dataset_name
+from .listing import Encoded, EncodedSample, ListedSample, Reject, Source, dataset_name
 from .lists.labels import stored_labels
 from .masks import Frame, encoded_mask, store_indices, store_mask
-from .options import Columns, PackOptions
+from .options import PackOptions
+from .probe import ImageHeader
 from .rejects import read_rejects
 
 _OF_LISTS: Final = ("columns", "labels", "label_names", "classes", "root", "allow_empty")
@@ -114,7 +115,6 @@ class DatasetRows:
 
     def __init__(self, rows: StoredRows, schema: Schema, sha256: str, options: StoreOptions | None = None) -> None:
         self.labels, self.classes = schema.labels, schema.classes
-        self.columns: Columns | None = None
         self.fields: tuple[Field, ...] | None = tuple(stored_by(field, options) for field in schema.fields)
         self.name = dataset_name(rows.stores[0].manifest.name)
         self.rejects: list[Reject] = []
@@ -182,7 +182,7 @@ def stored_by(field: Field, options: StoreOptions | None) -> Field:
     return replace(field, store=options)
 
 
-class StoredRecords:
+class StoredRecords(Source):
     """The records of a dataset, as a `Source`. What is to be stored as it is, is copied; all else is decoded.
 
     Each record is compared with its checksum.
@@ -217,12 +217,6 @@ class StoredRecords:
         masks = tuple(field for field in schema.fields if field.kind == "mask") if changed else ()
         return record_encoder(replace(schema, fields=(*changed, *masks))) if changed else None
 
-    def reading(
-        self, samples: Sequence[ListedSample], *, content: bool = True
-    ) -> AbstractContextManager[StoredRecords]:
-        """See `Source`."""
-        return nullcontext(self)
-
     def keeps_sizes(self, schema: Schema) -> bool:
         """See `Source`."""
         return all(field.store is None or field.store.keeps_pixels or self._copies(field) for field in schema.fields)
@@ -236,10 +230,6 @@ class StoredRecords:
         """See `Source`."""
         store, row = self._place(sample)
         return f"{store.path}: {store.describe(row)}"
-
-    def resolve(self, path: str) -> str:
-        """Returns the path as it is: the file is not needed."""
-        return path
 
     def encode(self, schema: Schema, sample: ListedSample) -> EncodedSample:
         """See `Source`."""
@@ -299,24 +289,30 @@ class RecordCopier:
         record = records.read(row)
         if record is None:
             return None, Frame()
-        image = _Image.of(self._store.schema[field.name].store, records, row)
-        data = self._pixels(records, row, record, image) if image.store.store_mode.is_raw else bytes(record)
-        if _keeps(image.store, store):
-            return image.copied(data, store), Frame()
-        if image.store.store_mode.is_raw:
-            stored = store_pixels(data, image.size, image.turned_by, image.store.mode, store)
+        before = self._store.schema[field.name].store
+        assert before is not None, "both are images"
+        size, orientation = records.size(row), int(records.columns["orientation"][row])
+        # The orientation that its pixels have now, and the one that the index is to name.
+        turned_by = 1 if before.orientation == "apply" else orientation
+        named = orientation if store.orientation == "apply" else turned_by
+        raw = before.store_mode.is_raw
+        data = self._pixels(records, row, record, before.channels) if raw else bytes(record)
+        if _keeps(before, store):
+            kept = StoredImage(data, ImageHeader("npy" if raw else extension_of(data), *size, named), size)
+            return encoded_image(kept, store), Frame()
+        if raw:
+            stored = store_pixels(data, size, turned_by, before.mode, store)
         else:
-            stored = store_image(bytes(as_image_file(data)), store, orientation=image.turned_by)
-        frame = Frame.of(stored, store)
-        header = stored.header._replace(orientation=image.orientation_in(store))
-        return encoded_image(stored._replace(header=header), store), frame
+            stored = store_image(bytes(as_image_file(data)), store, orientation=turned_by)
+        header = stored.header._replace(orientation=named)
+        return encoded_image(stored._replace(header=header), store), Frame.of(stored, store)
 
-    def _pixels(self, records: FieldRecords, row: int, record: memoryview, image: _Image) -> bytes:
+    def _pixels(self, records: FieldRecords, row: int, record: memoryview, channels: int) -> bytes:
         """The pixels of a raw record, without the header that most containers have there."""
-        width, height = image.size
+        width, height = records.size(row)
         try:
             start = 0 if self._bare else parse_npy(record, len(record))[2]
-            if len(record) - start != width * height * image.store.channels:
+            if len(record) - start != width * height * channels:
                 raise ValueError(f"{len(record) - start} bytes are not {width} x {height} pixels")
         except ValueError as error:
             raise records.undecodable(row, error) from error
@@ -346,44 +342,3 @@ def _keeps(before: StoreOptions, after: StoreOptions) -> bool:
     if after.keeps_pixels and not after.store_mode.transcodes and not before.store_mode.has_coefficients:
         return True
     return replace(before, check=after.check) == after
-
-
-@dataclass(frozen=True)
-class _Image:
-    """An image that is stored.
-
-    Attributes:
-        store: How it is stored.
-        size: Width and height.
-        orientation: EXIF orientation of the file that it comes from.
-    """
-
-    store: StoreOptions
-    size: tuple[int, int]
-    orientation: int
-
-    @classmethod
-    def of(cls, store: StoreOptions | None, records: FieldRecords, row: int) -> _Image:
-        assert store is not None, "an image has store options"
-        return cls(store, records.size(row), int(records.columns["orientation"][row]))
-
-    @property
-    def turned_by(self) -> int:
-        """The orientation that its pixels have now."""
-        return 1 if self.store.orientation == "apply" else self.orientation
-
-    def orientation_in(self, store: StoreOptions) -> int:
-        """The orientation that the index is to name, if the image is stored by these options."""
-        return self.orientation if store.orientation == "apply" else self.turned_by
-
-    def copied(self, data: bytes, store: StoreOptions) -> Encoded:
-        """The same record once more."""
-        width, height = self.size
-        raw = store.store_mode.is_raw
-        return Encoded(
-            data,
-            "npy" if raw else extension_of(data),
-            (height, width, store.channels),
-            "|u1" if raw else None,
-            (width, height, self.orientation_in(store)),
-        )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from packtrain._core.errors import PacktrainError, ShardFailed
 from packtrain._core.interrupts import postponed_ctrl_c
@@ -28,25 +28,13 @@ Result = TypeVar("Result")
 
 ATTEMPTS: Final = 2
 """How often a task is tried."""
+Engine = Callable[..., Generator[Any, None, None]]
+"""A function that runs tasks, here or elsewhere, with the parameters of `run_tasks`."""
 _HINTS: Final = {
     # What a spawned process ends with if the script that it imports starts workers, too.
     1: '; does the calling script have `if __name__ == "__main__":`?',
     -signal.SIGKILL: "; out of memory?",
 }
-
-
-class Engine(Protocol):
-    """A function that runs tasks, here or elsewhere; `run_tasks` is one."""
-
-    def __call__(
-        self,
-        function: Callable[[Task, Callable[[Report], None]], Result],
-        tasks: Iterable[Task],
-        *,
-        workers: int,
-        on_progress: Callable[[Report], None],
-    ) -> Generator[Result, None, None]:
-        """Runs `function` on every task, on at most `workers` at the same time; see `run_tasks`."""
 
 
 def run_tasks(

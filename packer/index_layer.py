@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -12,14 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from packtrain._core.errors import ListError
-from packtrain._core.files import make_folder, write_file
-from packtrain._core.index import ROW_COLUMNS, Index, IndexWriter
-from packtrain._core.manifest import INDEX, MANIFEST, FieldInfo, Manifest
+from packtrain._core.index import ROW_COLUMNS, Index
+from packtrain._core.manifest import Manifest
 from packtrain._core.options import LabelSpec
-from packtrain._core.schema import LABEL, Field
+from packtrain._core.schema import LABEL, Field, Schema
 from packtrain._core.versions import Layer, Segment, segment_manifest
 
-from .columns import ShardColumns, ValueColumn
+from .columns import PATH, ShardColumns, ValueColumn
 from .encoding import encode
 from .layers import layer_digest, layer_of
 from .listing import Listing, all_entries
@@ -29,7 +29,7 @@ from .output import Output
 from .pack_run import PackProgress
 from .plan import Plan
 from .planning import planned_columns, written_by
-from .rejects import write_rejects
+from .publishing import NO_GAPS, collecting, write_dataset
 from .sources import Refused
 
 Ints = npt.NDArray[np.int64]
@@ -129,47 +129,34 @@ class IndexLayer:
     ) -> Layer:
         """Writes it beside its segment, in the order of that. Writing it again gives the same bytes."""
         output.offer_plan(self.plan.dump())
-        self._write(output.folder, Index.of(self.segment.folder(folder), segment_manifest(folder, self.segment)))
+        index = Index.of(self.segment.folder(folder), segment_manifest(folder, self.segment))
+        self._write(output.folder, index["by_place"])
         output.finish()
         return layer_of(output.folder)
 
-    def _write(self, folder: Path, segment: Index) -> None:
+    def _write(self, folder: Path, by_place: Ints) -> None:
         plan, rows = self.plan, len(self.rows)
-        make_folder(folder / INDEX)
-        rejects = write_rejects(folder, [])
-        found = self.values.rows(self.rows)
-        writer = IndexWriter(folder / INDEX, rows)
-        writer.add("line", np.arange(rows, dtype=ROW_COLUMNS["line"]))
-        writer.add("shard", np.zeros(rows, ROW_COLUMNS["shard"]))
-        if LABEL in found.arrays:
-            writer.add(LABEL, found.arrays[LABEL])
-        writer.add("by_place", segment["by_place"])
-        writer.add_text("path", np.zeros(rows + 1, "<i8"), np.empty(0, np.uint8))
-        fields = list[FieldInfo]()
+        found = self.values.rows(self.rows[by_place])
+        fields = []
         for field in plan.fields:
-            for name in field.columns():
-                writer.add(name, found.arrays[name])
-            if field.text_column is not None:
-                writer.add_text(field.text_column, *found.texts[field.text_column])
-            missing = rows - int(np.count_nonzero(found.arrays[f"{field.prefix}valid"]))
-            fields.append(FieldInfo.of(replace(field, optional=field.optional or missing > 0), missing=missing))
-        manifest = Manifest(
-            name=plan.name,
-            format=plan.format,
-            fields=tuple(fields),
-            labels=plan.labels,
-            classes=plan.classes,
-            records=rows,
-            lines=rows,
-            rejects=0,
-            duplicates=0,
-            plan_sha256=plan.sha256,
-            written_by=plan.written_by,
-            rejects_file=rejects,
-            columns=writer.finish(),
-            shards=(),
-        )
-        write_file(folder / MANIFEST, [manifest.dump()])
+            whole = found.arrays[f"{field.prefix}valid"].all()
+            fields.append(field if whole else replace(field, optional=True))
+        schema = Schema(tuple(fields), plan.labels, plan.classes)
+        arrays = {"line": by_place, "shard": np.zeros(rows, ROW_COLUMNS["shard"]), **found.arrays}
+        no_paths = np.zeros(rows + 1, "<i8"), np.empty(0, np.uint8)
+        with collecting(folder, schema, rows) as columns:
+            columns.add(by_place, arrays, {PATH: no_paths, **found.texts})
+            described = partial(
+                Manifest,
+                name=plan.name,
+                format=plan.format,
+                lines=rows,
+                duplicates=0,
+                plan_sha256=plan.sha256,
+                written_by=plan.written_by,
+                shards=(),
+            )
+            write_dataset(folder, schema, columns, NO_GAPS, [], described)
 
 
 def _plan(name: str, segment: Manifest, content: str) -> Plan:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import reprlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -20,7 +19,7 @@ from packtrain._storage.remote.urls import Url
 
 from .encoding import all_kept, record_encoder
 from .facts import join_labels
-from .listing import EncodedSample, Items, ListedSample, Reject
+from .listing import EncodedSample, Items, ListedSample, Reject, Source
 from .lists.reader import read_class_names
 from .options import Columns, PackOptions
 from .parquet_samples import ParquetSamples
@@ -103,7 +102,7 @@ class Inputs:
         return ordinals
 
 
-class InputSource:
+class InputSource(Source):
     """The samples of inputs, as a `Source`.
 
     Args:
@@ -150,10 +149,6 @@ class InputSource:
         """See `Source`."""
         return record_encoder(schema, of_arrays=True)
 
-    def reading(self, samples: Sequence[ListedSample], *, content: bool = True) -> AbstractContextManager[InputSource]:
-        """See `Source`."""
-        return nullcontext(self)
-
     def encode(self, schema: Schema, sample: ListedSample) -> EncodedSample:
         """See `Source`."""
         if self._encoder is None or self._encoder.schema is not schema:
@@ -172,10 +167,6 @@ class InputSource:
     def where(self, sample: ListedSample) -> str:
         """See `Source`."""
         return f"input {sample.line}{sample.path and f' ({sample.path!r})'}"
-
-    def resolve(self, path: str) -> str:
-        """Returns the path as it is: it names an input, which need not be a file."""
-        return path
 
 
 def _refusal(error: BaseException) -> Refused:

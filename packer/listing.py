@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence, Sized
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
@@ -131,6 +131,7 @@ class Source(Protocol):
             samples: The samples that will be read, in this order.
             content: False if only their sizes are asked for.
         """
+        return nullcontext(self)
 
     def encode(self, schema: Schema, sample: ListedSample) -> EncodedSample:
         """Reads and converts all that belongs to a sample.
@@ -162,7 +163,8 @@ class Source(Protocol):
         """The name of a sample for messages."""
 
     def resolve(self, path: str) -> str:
-        """Returns the path under which the file that the list calls `path` is found."""
+        """Returns the path under which the file that the list calls `path` is found, if it is one of a file."""
+        return path
 
 
 @runtime_checkable

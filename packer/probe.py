@@ -61,7 +61,7 @@ def probe(data: bytes) -> ImageHeader | None:
             return _probe_jpeg(data)
         if data.startswith(_PNG_MAGIC):
             return _probe_png(data)
-    except (IndexError, struct.error, _Doubt):
+    except (IndexError, struct.error, Doubt):
         pass
     return None
 
@@ -76,19 +76,19 @@ def probe_segments(data: bytes) -> ImageHeader | None:
             position += 4 + len(body)
             applications.append((marker, body))
         orientation = _application_data(applications)
-    except (IndexError, struct.error, _Doubt):
+    except (IndexError, struct.error, Doubt):
         return None
     frame = frame_header(data)
     return None if frame is None else ImageHeader("jpg", frame.width, frame.height, orientation)
 
 
-class _Doubt(Exception):
-    pass
+class Doubt(Exception):
+    """It is not certain what Pillow makes of an image."""
 
 
 def _expect(condition: bool) -> None:
     if not condition:
-        raise _Doubt
+        raise Doubt
 
 
 def _probe_jpeg(data: bytes) -> ImageHeader:
@@ -115,7 +115,7 @@ def _probe_jpeg(data: bytes) -> ImageHeader:
             scans += 1
             _expect(scans <= _MOST_SCANS)
             if frame is None or not set(frame.quantisers.values()) <= quantisers:
-                raise _Doubt
+                raise Doubt
             (_progressive_scan if frame.progressive else _whole_scan)(body, frame, huffman)
             # Coded data may be anything except a marker: they always decode to some picture.
             position = _end_of_scan(data, position, last)
@@ -125,7 +125,7 @@ def _probe_jpeg(data: bytes) -> ImageHeader:
             _expect(0xE0 <= marker <= 0xEF or marker == 0xFE)
             applications.append((marker, body))
     if frame is None or not scans:
-        raise _Doubt
+        raise Doubt
     _expect(scans <= most_scans(frame.width, frame.height))
     return ImageHeader("jpg", frame.width, frame.height, _application_data(applications))
 
@@ -249,7 +249,7 @@ def _application_data(segments: list[tuple[int, bytes]]) -> int:
     # Pillow joins several EXIF segments.
     _expect(len(metadata) <= 1)
     for body in metadata:
-        exif = _orientation(body[6:])
+        exif = exif_orientation(body[6:])
     for marker, body in segments:
         for (kind, name), least in _APPLICATION_BYTES.items():
             _expect(marker != kind or not body.startswith(name) or len(body) >= least)
@@ -263,8 +263,13 @@ def _application_data(segments: list[tuple[int, bytes]]) -> int:
     return value if value is not None and 1 <= value <= 8 else 1
 
 
-def _orientation(tiff: bytes) -> int | None:
-    """Returns tag 0x0112 of the first directory, or None if it is not there."""
+def exif_orientation(tiff: bytes) -> int | None:
+    """Returns tag 0x0112 of the first directory, or None if it is not there.
+
+    Raises:
+        Doubt: That is not certain.
+        struct.error: The directory is cut off.
+    """
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
     _expect(order is not None)
     (start,) = struct.unpack_from(f"{order}I", tiff, 4)

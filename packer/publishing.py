@@ -192,19 +192,24 @@ def building(folder: Path | Url, plan: bytes) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def not_empty(folder: Path) -> OutputConflict:
-    """The error for a folder in which there is something."""
-    return OutputConflict(
-        f"{folder} is not empty. Choose a new folder, or add `--update` to take new shards into an indexed dataset"
-    )
-
-
 def publish(temporary: Path, location: Path | Url, objects: Objects) -> None:
-    """Puts the dataset `temporary` in its place; raises the same errors as `upload`."""
-    if isinstance(location, Url):
-        upload(temporary, location, objects)
-    else:
+    """Puts the dataset `temporary` in its place, which at an address is free.
+
+    Raises:
+        OutputConflict: Somebody else has put one to the address meanwhile.
+        RemoteError: The object store does not answer as it should.
+    """
+    if not isinstance(location, Url):
         exchange(temporary, location)
+        return
+    # The plan first: it says what the rest is if this is stopped.
+    objects.upload(location / PLAN, temporary / PLAN)
+    upload_index(objects, temporary, location)
+    if not objects.write(location / MANIFEST, (temporary / MANIFEST).read_bytes(), new=True):
+        raise OutputConflict(
+            f"somebody else indexed to {location} at the same time: run `packtrain verify {location}`, and if it finds "
+            "anything, index to another address"
+        )
 
 
 def exchange(temporary: Path, folder: Path) -> None:
@@ -246,20 +251,3 @@ def remove_abandoned(folder: Path) -> None:
         # Where there are no locks, nobody can tell.
         with suppress(OSError), nullcontext() if lock is None else Lock(lock, wait=False, flags=os.O_RDWR):
             shutil.rmtree(path)
-
-
-def upload(folder: Path, url: Url, objects: Objects) -> None:
-    """Puts the dataset in `folder` to an address where there is none.
-
-    Raises:
-        OutputConflict: Somebody else has put one there meanwhile.
-        RemoteError: The object store does not answer as it should.
-    """
-    # The plan first: it says what the rest is if this is stopped.
-    objects.upload(url / PLAN, folder / PLAN)
-    upload_index(objects, folder, url)
-    if not objects.write(url / MANIFEST, (folder / MANIFEST).read_bytes(), new=True):
-        raise OutputConflict(
-            f"somebody else indexed to {url} at the same time: run `packtrain verify {url}`, and if it finds anything, "
-            "index to another address"
-        )

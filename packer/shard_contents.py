@@ -44,6 +44,7 @@ from .foreign import records
 from .foreign.plan import IndexPlan, Rules
 from .foreign.scan import Name, split_name
 from .problem import Problem, check_file, other_bytes
+from .sources import Refused
 
 REPORT_RECORDS: Final = 256
 """How often progress is reported."""
@@ -349,7 +350,7 @@ def walk_foreign(
                     if kind != LABEL:
                         places[fields[name.extension]] = member.offset_data, member.size
                 yield StoredSample(line, places, label)
-    except (tarfile.TarError, records.Unfit, KeyError, ValueError, OSError, RecursionError) as error:
+    except (tarfile.TarError, Refused, KeyError, ValueError, OSError, RecursionError) as error:
         raise CorruptFile(f"{path} is not the shard that was indexed: {error}", file=path.name) from error
 
 

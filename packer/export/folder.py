@@ -43,8 +43,7 @@ class FolderTarget(Target):
     @override
     def prepare(self) -> None:
         make_folder(self.out / _PARTS)
-        if can_be_listed(self.schema.classes):
-            write_lines(self.out / CLASSES, self.schema.classes or ())
+        super().prepare()
         for field in self.schema.fields:
             if can_be_listed(field.classes):
                 write_lines(self.out / _mask_classes(field), field.classes or ())

@@ -69,8 +69,10 @@ class Target(ABC):
         """The names that samples would like to have."""
         return Names(None, dotted=False)
 
-    def prepare(self) -> None:  # noqa: B027  # most forms are their parts
-        """Writes what is no part. Called again when a run continues."""
+    def prepare(self) -> None:
+        """Writes what is no part, the class names. Called again when a run continues."""
+        if can_be_listed(self.schema.classes):
+            write_lines(self.out / CLASSES, self.schema.classes or ())
 
     @abstractmethod
     def part_path(self, number: int) -> Path:

@@ -18,7 +18,7 @@ from packtrain._core.schema import IMAGE
 from packtrain._formats.tar.reader import BLOCK
 
 from .names import Names, class_folders
-from .target import CLASSES, ExportTask, PartProgress, Sample, Target, can_be_listed, words, write_lines
+from .target import ExportTask, PartProgress, Sample, Target, words
 
 _JSON_LABEL = "label.json"
 
@@ -31,11 +31,6 @@ class TarTarget(Target):
     def names(self) -> Names:
         classes = self.schema.classes
         return Names(None if classes is None else class_folders(classes, ()), dotted=False)
-
-    @override
-    def prepare(self) -> None:
-        if can_be_listed(self.schema.classes):
-            write_lines(self.out / CLASSES, self.schema.classes or ())
 
     @override
     def part_path(self, number: int) -> Path:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Final
@@ -32,7 +31,8 @@ from ..notes import PARTS
 from ..options import reject_limit
 from ..parts import Part
 from ..pins import pin_shards
-from ..publishing import NO_GAPS, building, collecting, not_empty, only_writer, publish, remove_abandoned, write_dataset
+from ..planning import written_by
+from ..publishing import NO_GAPS, building, collecting, only_writer, publish, remove_abandoned, write_dataset
 from . import links, tables
 from .headers import shown
 from .plan import IndexPlan, Rules
@@ -266,7 +266,7 @@ class _Indexing:
         """Reads shards, and makes a dataset of them, or takes them into the dataset of `before` shards in `out`."""
         numbers = range(len(places)) if self.part is None else self.part.shards(len(places))
         self._check_ends([places[number] for number in numbers])
-        listed = ShardList(rules, tuple(map(str, places)), f"packtrain {metadata.version('packtrain')}", before)
+        listed = ShardList(rules, tuple(map(str, places)), written_by(), before)
         with listed.working(out, self.objects, shared=self.part is not None) as notes:
             scans, resumed = self._scan(notes, places, rules, numbers)
             if self.part is None:
@@ -451,7 +451,9 @@ def _require_free(out: Location, objects: Objects) -> None:
         if out.exists() and not out.is_dir():
             raise OutputConflict(f"{out} is a file, but packtrain writes a folder. Choose another name")
         if out.is_dir() and any(path.name != PARTS and not is_temporary(path) for path in out.iterdir()):
-            raise not_empty(out)
+            raise OutputConflict(
+                f"{out} is not empty. Choose a new folder, or add `--update` to take new shards into an indexed dataset"
+            )
         return
     out.require_writable()
     names = {found.name for found in objects.list(out)}

@@ -14,6 +14,8 @@ from packtrain._core.errors import MissingDependency, UsageError
 from packtrain._core.schema import Field, check_array
 
 from ..lists.labels import LARGEST_FLOAT32, BadLine, parse_int
+from ..probe import Doubt, exif_orientation
+from ..sources import Refused
 from .shard_files import LARGEST_VIEW
 
 _ORIENTATION: Final = 0x0112
@@ -24,10 +26,6 @@ _INT64: Final = range(-(1 << 63), 1 << 63)
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 Label = int | float | str
-
-
-class Unfit(Exception):
-    """A member that is not what its name says. The message says why."""
 
 
 class ImageFacts(NamedTuple):
@@ -43,11 +41,11 @@ def image_facts(data: memoryview) -> ImageFacts:
     """Reads the header of an image.
 
     Raises:
-        Unfit: It is no image that packtrain opens.
+        Refused: It is no image that packtrain opens.
     """
     if _starts(data, b"\xff\xd8") and (frame := frame_header(data)) and frame.width and frame.height:
         if reason := too_many_scans(data, frame.width, frame.height):
-            raise Unfit(reason)
+            raise Refused(reason)
         exif = _jpeg_exif(data)
         if (orientation := 1 if exif is None else _exif_orientation(exif)) is not None:
             return ImageFacts(frame.width, frame.height, orientation)
@@ -78,7 +76,7 @@ def _opened_facts(data: memoryview) -> ImageFacts:
         raise
     except Exception as error:
         # Pillow's plugins raise any kind of error on a damaged header.
-        raise Unfit(f"its header cannot be read ({error})") from error
+        raise Refused(f"its header cannot be read ({error})") from error
 
 
 def _jpeg_exif(data: memoryview) -> memoryview | None:
@@ -95,30 +93,24 @@ def _jpeg_exif(data: memoryview) -> memoryview | None:
 def _exif_orientation(tiff: memoryview) -> int | None:
     """The orientation that the first directory says, 1 if it says none; None if that is not certain."""
     try:
-        order = {b"II*\0": "<", b"MM\0*": ">"}[bytes(tiff[:4])]
-        (start,) = struct.unpack_from(f"{order}I", tiff, 4)
-        (entries,) = struct.unpack_from(f"{order}H", tiff, start)
-        for number in range(entries):
-            tag, kind, count, value = struct.unpack_from(f"{order}HHIH", tiff, start + 2 + 12 * number)
-            if tag == _ORIENTATION:
-                return value if (kind, count) == (3, 1) and 1 <= value <= 8 else None
-    except (KeyError, struct.error):
+        found = exif_orientation(bytes(tiff))
+    except (Doubt, struct.error):
         return None
-    return 1
+    return 1 if found is None else found if 1 <= found <= 8 else None
 
 
 def mask_facts(data: memoryview) -> ImageFacts:
     """Reads the header of a mask: a PNG of one channel, grey or with a palette.
 
     Raises:
-        Unfit: It is something else.
+        Refused: It is something else.
     """
     try:
         header = png_header(data)
     except ValueError as error:
-        raise Unfit(str(error)) from error
+        raise Refused(str(error)) from error
     if not header.width or not header.height:
-        raise Unfit(f"its header says {header.width} x {header.height} pixels")
+        raise Refused(f"its header says {header.width} x {header.height} pixels")
     return ImageFacts(header.width, header.height, wide=header.dtype != "|u1")
 
 
@@ -126,61 +118,61 @@ def check_text(data: memoryview) -> None:
     """Checks that a text is UTF-8.
 
     Raises:
-        Unfit: It is not.
+        Refused: It is not.
     """
     try:
         str(data, "utf-8")
     except UnicodeDecodeError as error:
-        raise Unfit(f"a text must be UTF-8 ({error})") from error
+        raise Refused(f"a text must be UTF-8 ({error})") from error
 
 
 def parse_json(data: memoryview) -> object:
     """Reads a JSON text.
 
     Raises:
-        Unfit: It is none.
+        Refused: It is none.
     """
     try:
         return decode_json(data)
     except ValueError as error:
-        raise Unfit(f"it is not JSON that can be read ({error})") from error
+        raise Refused(f"it is not JSON that can be read ({error})") from error
 
 
 def plain_label(data: memoryview) -> int:
     """Reads a label in decimal.
 
     Raises:
-        Unfit: It is something else.
+        Refused: It is something else.
     """
     text = bytes(data[:_MOST_LABEL]).strip()
     try:
         return parse_int(text)
     except BadLine:
         found = text.decode("utf-8", "backslashreplace")[:40]
-        raise Unfit(f"a label must be a whole number, and this is {found!r}") from None
+        raise Refused(f"a label must be a whole number, and this is {found!r}") from None
 
 
 def json_label(value: object, key: str) -> Label:
     """Takes a label out of a JSON object: a number, or the name of a class. Dots in `key` lead into inner objects.
 
     Raises:
-        Unfit: It is not there, or something else.
+        Refused: It is not there, or something else.
     """
     for part in key.split("."):
         if not isinstance(value, dict) or part not in value:
-            raise Unfit(f"it has no {key!r}, which is to be the label")
+            raise Refused(f"it has no {key!r}, which is to be the label")
         value = cast("dict[str, object]", value)[part]
     if isinstance(value, bool):
         # The name of a class, as in a list.
         return str(value).lower()
     if not isinstance(value, int | float | str):
-        raise Unfit(f"its {key!r}, which is to be the label, is neither a number nor a text")
+        raise Refused(f"its {key!r}, which is to be the label, is neither a number nor a text")
     if isinstance(value, str) and _SURROGATE.search(value):
-        raise Unfit(f"its {key!r}, which is to be the label, holds half of a surrogate pair")
+        raise Refused(f"its {key!r}, which is to be the label, holds half of a surrogate pair")
     if isinstance(value, float) and not abs(value) <= LARGEST_FLOAT32:
-        raise Unfit(f"its {key!r}, which is to be the label, is not a finite number that float32 holds")
+        raise Refused(f"its {key!r}, which is to be the label, is not a finite number that float32 holds")
     if isinstance(value, int) and value not in _INT64:
-        raise Unfit(f"its {key!r}, which is to be the label, does not fit 64 bits")
+        raise Refused(f"its {key!r}, which is to be the label, does not fit 64 bits")
     return value
 
 
@@ -199,6 +191,6 @@ def array_field(data: memoryview, size: int) -> Field:
 
 
 def check_viewable(size: int) -> None:
-    """Raises `Unfit` if a member is larger than what is looked at as a whole."""
+    """Raises `Refused` if a member is larger than what is looked at as a whole."""
     if size > LARGEST_VIEW:
-        raise Unfit(f"it has {size} bytes, more than the {LARGEST_VIEW} that can be checked")
+        raise Refused(f"it has {size} bytes, more than the {LARGEST_VIEW} that can be checked")

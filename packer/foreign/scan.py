@@ -26,10 +26,11 @@ from packtrain._storage.remote.urls import Url
 from packtrain._storage.sequential import FileState, SequentialFile, changed, open_sequential, read_ends
 
 from ..facts import join_fields
+from ..sources import Refused
 from . import records
 from .headers import BLOCK, BadArchive, Member, compression, members, shown
 from .plan import Rules
-from .records import ImageFacts, Label, Unfit
+from .records import ImageFacts, Label
 from .shard_files import SlidingWindow, unreadable
 
 _REPORT_MEMBERS: Final = 512
@@ -361,7 +362,7 @@ class _Scanner:
         facts: ImageFacts | Field | None = None
         try:
             facts = self._look(kind, extension, sample, member)
-        except Unfit as error:
+        except Refused as error:
             self._unfit.setdefault(sample, f"{shown(member.name)}, byte {member.offset}: {error}")
         # The label is a column of the index, and not a record.
         checksum = 0 if kind == LABEL else self._pieces.checksum(member.offset, member.size)

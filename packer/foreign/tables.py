@@ -25,7 +25,7 @@ from ..lists.labels import is_exact, rounded_label
 from ..rejects import read_rejects
 from .headers import shown
 from .links import AGAIN, shard_places
-from .plan import FieldRule, IndexPlan, Rules
+from .plan import FieldRule, Rules
 from .records import Label
 from .scan import Extension, Scan, joined
 
@@ -62,13 +62,11 @@ class Before:
     Attributes:
         folder: Its folder.
         manifest: Its manifest.
-        plan: Its plan.
         rows: Its rows.
     """
 
     folder: Path
     manifest: Manifest
-    plan: IndexPlan
     rows: TarSamples
 
     @classmethod
@@ -76,10 +74,9 @@ class Before:
         """Reads a dataset.
 
         Raises:
-            OutputConflict: It was not indexed, but packed.
             DatasetError: It is not sound.
         """
-        plan, manifest = IndexPlan.load(folder), Manifest.load(folder)
+        manifest = Manifest.load(folder)
         index = Index.of(folder, manifest)
         columns = ShardColumns.from_index(index, manifest.schema)
         columns.arrays["shard"] = index["shard"]
@@ -91,7 +88,7 @@ class Before:
                     why = f"{folder} has labels without a class: there are {len(names)} classes"
                     raise CorruptFile(why, file=INDEX)
                 labels = [names[number] for number in numbers]
-        return cls(folder, manifest, plan, TarSamples(columns, labels, read_rejects(folder, manifest)))
+        return cls(folder, manifest, TarSamples(columns, labels, read_rejects(folder, manifest)))
 
     def shards(self) -> list[tuple[Location, ShardInfo]]:
         """Its shards, and where they lie."""

@@ -21,8 +21,7 @@ from packtrain._formats import StoredLabel
 from packtrain._storage.remote.urls import Url
 
 from ..encoding import Files
-from ..listing import ListedSample, Reject, dataset_name
-from ..options import Columns
+from ..listing import ListedSample, Reject, all_entries, dataset_name
 from .advice import ListedLines, find_missing, named_columns
 from .blocks import Block, KeptLines, Text, blocks_between, blocks_of, distinct, line_hashes, lines_of, plain_lines
 from .labels import BadLine
@@ -31,7 +30,6 @@ from .rows import ColumnPlace
 
 _HEAD: Final = 16 << 20
 """As much of a text as shows how it is written."""
-_AT_ONCE: Final = 4096
 _SAMPLED_LINES: Final = 100
 _LONGEST_LINE: Final = 1 << 16
 """A longer line is not looked at closely."""
@@ -56,7 +54,6 @@ class ImageList:
 
     Attributes:
         labels: Type of the labels.
-        columns: None: a list of paths and labels has no other columns.
         fields: None: the options say how images are stored.
         name: Prefix of the shard names: `name` with only ASCII letters, digits, ``-`` and ``_``.
         root: Folder that relative paths start from, or the address of one in an object store.
@@ -83,7 +80,6 @@ class ImageList:
         source: Path | None = None,
     ) -> None:
         self.labels = labels
-        self.columns: Columns | None = None
         self.fields: tuple[Field, ...] | None = None
         self.name = dataset_name(name)
         self.root, self.source = root, Files(str(root))
@@ -100,7 +96,7 @@ class ImageList:
         self._parse(text, parser, blocks_of(text) if spans is None else blocks_between(text, spans), has_header)
         if by_name and classes is None:
             self.classes, self._class_numbers = parser.label_parser.sort_classes()
-        parser.label_parser.require_zero(self._all_labels(), source or name)
+        parser.label_parser.require_zero((entry.label for entry in all_entries(self)), source or name)
         if not len(self):
             raise ListError(f"{source or name}: {self._why_nothing_is_left()}")
 
@@ -181,11 +177,6 @@ class ImageList:
             path, values = self._parser.parse(self._text[start:end])
             found.append(ListedSample(number, os.fsdecode(path), self._label(values)))
         return tuple(found)
-
-    def _all_labels(self) -> Iterator[StoredLabel]:
-        for first in range(0, len(self), _AT_ONCE):
-            for entry in self.entries(np.arange(first, min(first + _AT_ONCE, len(self)))):
-                yield entry.label
 
     def _label(self, values: tuple[int, ...] | tuple[float, ...]) -> StoredLabel:
         if self.labels.kind == "none":

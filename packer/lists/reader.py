@@ -29,7 +29,7 @@ from .image_list import ImageList
 from .json_lines import JsonLines, no_objects, require_lines, starts_with_object
 from .parquet import ParquetRows, heads_of
 from .rows import Rows
-from .suggestions import Remedy, command_line, require_utf8, utf_16
+from .suggestions import Remedy, command_line, require_utf8
 from .tables import Table
 
 _PROGRAMS: Final = (".py", ".pyc", ".ipynb", ".sh")
@@ -133,8 +133,6 @@ def read_list(
             raise ListError(f"{source} is a Parquet file that comes through a pipe: give the path of the file")
         if through:
             refuse_other_file(source, head[:HEAD_BYTES])
-        if form != "parquet":
-            require_utf8(head, source)
         if form == "json" or (form == "text" and not large and head[:_HEAD].lstrip().startswith(b"[{")):
             require_lines(source, head)
             form = "json lines"
@@ -229,19 +227,8 @@ def _require_list(source: Path) -> None:
 HEAD_BYTES: Final = 4096
 """Number of bytes of a file that `refuse_other_file` has to see."""
 _LIST: Final = "give a file with one `path label` per line, or a folder with one folder of images per class"
-_LINES: Final = "write a line with path and label for each image"
-_EXPORT: Final = "write its images to files, and a line with path and label for each"
-_OTHERS: Final = (
-    *((0, magic, "an image", _LIST) for magic in (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a")),
-    *((0, magic, "an image", _LIST) for magic in (b"II*\0", b"MM\0*", b"\0\0\0\x0cjP  ")),
-    (8, b"WEBPVP8", "an image", _LIST),
-    (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file", _EXPORT),
-    (16, b"\xde\xc0\xef\xbe", "an LMDB database", _EXPORT),
-    (0, b"\x93NUMPY", "an array of numpy's", _LINES),
-    *((0, bytes([0x80, protocol]), "a pickle", _LINES) for protocol in range(2, 6)),
-    (0, b"PK\x03\x04", "a ZIP archive or a spreadsheet", "unpack it with `unzip`, or save it as CSV"),
-)
-"""Files that are no lists: a place, the bytes there, what that is, and what to do."""
+_BINARY: Final = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"\x93NUMPY", b"\x80\x04", b"\x80\x05")
+"""What images, arrays and pickles begin with, which may have few zero bytes."""
 _UNPACK: Final = "index --unpack DIR"
 _UNPACKERS: Final = {"gzip": "gunzip", "bzip2": "bunzip2", "xz": "unxz", "zstd": "unzstd"}
 _TARS: Final = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz")
@@ -259,6 +246,7 @@ def refuse_other_file(source: Path, head: bytes) -> None:
     Raises:
         ListError: It is something else; the message says what to type.
     """
+    require_utf8(head, source)
     packed = compression(head)
     if packed in _UNPACKERS and not source.name.lower().endswith(_TARS):
         raise ListError(Remedy(f"{source} is compressed with {packed}", _UNPACKERS[packed]).text(source))
@@ -301,18 +289,17 @@ def _refuse_images_beside(listing: Path) -> None:
 
 def _what(source: Path, head: bytes) -> tuple[str, str] | None:
     """Names what a file is that is no list, and what to do with it; None for a list."""
-    found = next(((what, instead) for at, magic, what, instead in _OTHERS if head.startswith(magic, at)), None)
-    if found is None and _is_tar(head):
+    packed, found = compression(head), None
+    if _is_tar(head):
         found = "a tar archive", _typed("index", source)
-    of_dataset = (source.parent / PLAN).exists()
-    if of_dataset and (found is not None or source.name in (MANIFEST, PLAN)):
-        return found[0] if found else "a part of a packed dataset", _typed("pack", source.parent)
-    if found is None and (packed := compression(head)) is not None:
+    elif packed is not None:
         is_tar = source.name.lower().endswith(_TARS)
         instead = _typed(_UNPACK, source) if is_tar else "decompress it first"
         return f"{'a tar archive ' * is_tar}compressed with {packed}", instead
-    if found is None and head.count(0) > _MOST_NULS and not head.startswith(_PARQUET_MAGIC) and utf_16(head) is None:
-        return "a binary file", "give a file with one `path label` per line"
+    elif not head.startswith(_PARQUET_MAGIC) and (head.startswith(_BINARY) or head.count(0) > _MOST_NULS):
+        found = "a binary file", _LIST
+    if (source.parent / PLAN).exists() and (found is not None or source.name in (MANIFEST, PLAN)):
+        return "a part of a packed dataset", _typed("pack", source.parent)
     return found
 
 

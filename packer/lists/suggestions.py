@@ -19,7 +19,6 @@ from packtrain._storage.remote.urls import Url
 
 from .folder import IMAGE_SUFFIXES
 
-_LOOKED_AT: Final = 1000
 _BYTE_ORDER_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
 _NEW_SUFFIXES: Final = {"gunzip": "", "bunzip2": "", "unxz": "", "unzstd": "", "jq": ".jsonl"}
 
@@ -71,24 +70,14 @@ def of_url(path: str) -> Remedy | None:
     return Remedy(f"The paths are URLs, of which packtrain reads {known_schemes()}: copy the others to a disk")
 
 
-def utf_16(head: bytes) -> str | None:
-    """The name of the encoding of a text in UTF-16, by its first bytes; None if it is something else."""
-    if head.startswith(_BYTE_ORDER_MARKS):
-        return "UTF-16"
-    first, second = (half.count(0) / len(half) if half else 0 for half in (head[:_LOOKED_AT:2], head[1:_LOOKED_AT:2]))
-    if max(first, second) <= 1 / 2 or min(first, second) >= 1 / 4:
-        return None
-    return "UTF-16BE" if first > second else "UTF-16LE"
-
-
 def require_utf8(head: bytes, source: Path) -> None:
-    """Refuses a list in UTF-16, by its first bytes.
+    """Refuses a list in UTF-16, by its byte order mark.
 
     Raises:
         ListError: It is one.
     """
-    if encoding := utf_16(head):
-        raise ListError(Remedy(f"{source} is encoded in UTF-16", f"iconv -f {encoding} -t UTF-8").text(source))
+    if head.startswith(_BYTE_ORDER_MARKS):
+        raise ListError(Remedy(f"{source} is encoded in UTF-16", "iconv -f UTF-16 -t UTF-8").text(source))
 
 
 def escaped(text: str) -> str:

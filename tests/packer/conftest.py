@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from helpers.memory_objects import KilledError, MemoryObjects
+from helpers.objects.fixtures import Started
+from helpers.objects.servers import Server
 from helpers.support import tree
 from helpers.versions import laid_out
 
@@ -52,6 +54,31 @@ def stopped(request: pytest.FixtureRequest, memory: MemoryObjects) -> Callable[[
             yield number
 
     return runs
+
+
+def meanwhile(memory: MemoryObjects, name: str, then: Callable[[], object]) -> None:
+    """Has something done, once, before the next request that writes an object whose address ends so."""
+
+    def fault(url: Url, number: int) -> str:
+        if str(url).endswith(name):
+            memory.fault = lambda url, number: ""
+            then()
+        return ""
+
+    memory.fault = fault
+
+
+@pytest.fixture
+def store(
+    request: pytest.FixtureRequest, started_server: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Server]:
+    """An object store in the environment of this process, S3 unless a test asks for others, and a folder for spools."""
+    (tmp_path / "spools").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "spools"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    server = started_server(getattr(request, "param", "moto"))
+    with server.in_environment():
+        yield server
 
 
 class Place:

@@ -17,7 +17,7 @@ from packtrain._core.options import ResizeRule, StoreOptions
 from packtrain._core.schema import Field
 from packtrain._packer.images import store_image
 from packtrain._packer.listing import Encoded
-from packtrain._packer.masks import Frame, mask_header, rewrites_masks, store_mask
+from packtrain._packer.masks import Frame, rewrites_masks, store_mask
 from packtrain._packer.sources import Refused
 
 GREY, PALETTE = 0, 3
@@ -73,9 +73,6 @@ class TestIndices:
         stored = store_mask(png(source, depth, colour), wide, Frame((11, 7), 1, ResizeRule.parse("22x14")))
         found = values(stored.payload, wide, *stored.frame)
         np.testing.assert_array_equal(found, source.repeat(2, 0).repeat(2, 1))
-
-    def test_the_depth_is_that_of_the_file(self, depth: int, colour: int) -> None:
-        assert mask_header(png(indices(6, depth), depth, colour)[:64]).depth == depth
 
 
 def test_narrow_masks_fit_a_wide_field_and_not_the_other_way_round() -> None:

@@ -15,7 +15,6 @@ from click.testing import CliRunner
 from helpers.memory_objects import MemoryObjects
 from helpers.objects.datasets import behind, objects_of
 from helpers.objects.faults import Fault, Reset, Rule, Status, Unconditional
-from helpers.objects.fixtures import WRITABLE, Started
 from helpers.objects.servers import Server
 from helpers.support import packed, tree
 from helpers.versions import labels_of, laid_out, listed, rows_of
@@ -41,25 +40,13 @@ from packtrain._packer.object_workplace import ObjectWorkplace
 from packtrain._storage.remote.urls import Url
 from packtrain.errors import CorruptFile, NotADataset, OutputConflict, RemoteError, UsageError
 
-from .conftest import WEEK
+from .conftest import WEEK, meanwhile
 from .test_changing import Images
 
 CAPTION = [FieldColumn("caption", "text", "caption", by_path=False)]
 ADDRESS = Url.parse("s3://bucket/out")
 Stopped = Callable[[Callable[[], object]], Iterator[int]]
 SCORE = [FieldColumn("score", "number", "score", by_path=False, optional=True)]
-
-
-@pytest.fixture
-def store(
-    request: pytest.FixtureRequest, started_server: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Server]:
-    """An object store in the environment of this process, and an empty folder for spools."""
-    (tmp_path / "spools").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "spools"))
-    server = started_server(getattr(request, "param", "moto"))
-    with server.in_environment():
-        yield server
 
 
 def uploaded(store: Server, folder: Path) -> str:
@@ -81,7 +68,6 @@ def listed_values(folder: Path, out: Path, more: Sequence[str] = ()) -> tuple[Pa
 
 
 @pytest.mark.complete
-@pytest.mark.parametrize("store", WRITABLE, indirect=True)
 def test_the_same_changes_make_the_same_rows(store: Server, tmp_path: Path) -> None:
     url = check_changes(tmp_path, lambda folder: uploaded(store, folder), partial(objects_of, store))
     (tmp_path / "staged").mkdir()
@@ -236,14 +222,7 @@ def test_who_comes_second_makes_the_next_version(memory: MemoryObjects, labelled
 def test_the_same_list_is_appended_once(memory: MemoryObjects, labelled: Path, tmp_path: Path) -> None:
     put(memory, labelled)
     more = listed(tmp_path, 10, 3)
-
-    def meanwhile(url: Url, number: int) -> str:
-        if url.name == "00000002.json":
-            memory.fault = lambda url, number: ""
-            append(str(ADDRESS), more)
-        return ""
-
-    memory.fault = meanwhile
+    meanwhile(memory, "00000002.json", lambda: append(str(ADDRESS), more))
     with pytest.raises(OutputConflict, match="somebody else has just appended the same list, in version 2"):
         append(str(ADDRESS), more)
     assert labels(memory) == [0, 1, 2, 3, 4, 5, 10, 11, 12]
@@ -258,14 +237,7 @@ def test_a_field_that_somebody_else_has_just_added_stays(memory: MemoryObjects, 
     captions, _ = listed_values(tmp_path, labelled)
     theirs = tmp_path / "theirs.csv"
     theirs.write_text(captions.read_text().replace(",of", ",their"))
-
-    def meanwhile(url: Url, number: int) -> str:
-        if url.name == "00000002.json":
-            memory.fault = lambda url, number: ""
-            add_field(str(ADDRESS), theirs, CAPTION)
-        return ""
-
-    memory.fault = meanwhile
+    meanwhile(memory, "00000002.json", lambda: add_field(str(ADDRESS), theirs, CAPTION))
     with pytest.raises(UsageError, match=r"version 2 has a field caption already: .* --replace"):
         add_field(str(ADDRESS), captions, CAPTION)
     assert [caption for *_, caption in contents(memory)[0]] == [f"their {number}.jpg" for number in range(6)]

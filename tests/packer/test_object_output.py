@@ -9,14 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.objects.datasets import behind, objects_of
 from helpers.objects.faults import SLOW_DOWN, Chances, Corrupt, Reset, Rule, Status, Truncate
-from helpers.objects.fixtures import WRITABLE, Started
+from helpers.objects.fixtures import WRITABLE
 from helpers.objects.servers import Server
 from helpers.support import encoded, tree
 from PIL import Image
@@ -42,19 +41,6 @@ def listing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = "".join(f"image {number}.png {number % 7}\n" for number in range(IMAGES))
     (folder / "train.txt").write_text(f"{lines}missing.png 3\n")
     return folder / "train.txt"
-
-
-@pytest.fixture
-def store(
-    request: pytest.FixtureRequest, started_server: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Server]:
-    """An object store in the environment of this process, and an empty folder for spools."""
-    (tmp_path / "spools").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "spools"))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    server = started_server(getattr(request, "param", "moto"))
-    with server.in_environment():
-        yield server
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -27,7 +27,7 @@ from packtrain._packer.workplace import Workplace
 from packtrain._storage.remote.urls import Url
 from packtrain.errors import OutputConflict, UsageError
 
-from .conftest import Place
+from .conftest import Place, meanwhile
 
 PROCESSES = multiprocessing.get_context("fork")
 
@@ -183,12 +183,7 @@ def test_a_version_that_is_dropped_meanwhile_is_not_pinned(out: Path, memory: Me
     url = Url.parse("s3://bucket/out")
     there = memory.put(url, tree(out))
 
-    def meanwhile(_: Url, number: int) -> str:
-        memory.fault = lambda url, number: ""
-        drop_version(there, 1)
-        return ""
-
-    memory.fault = meanwhile
+    meanwhile(memory, "", lambda: drop_version(there, 1))
     with pytest.raises(UsageError, match=f"^{there}: version 1 was dropped"):
         pin(there, 1, by="me")
     assert not [name for name in memory.under(url) if name.startswith("pins/")]

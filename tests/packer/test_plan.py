@@ -52,12 +52,6 @@ def test_a_record_larger_than_a_shard_has_a_shard_of_its_own() -> None:
     assert [shard.count for shard in plan_shards(outline_plan(images, options), images).shards] == [1, 1, 1]
 
 
-@pytest.mark.parametrize(("format", "suffix"), [("tar", ".tar"), ("hdf5", ".h5"), ("lmdb", ".mdb")])
-def test_shards_are_named_after_the_list_and_numbered(format: str, suffix: str) -> None:
-    names = [shard.name for shard in plan_of(image_list(3), 1, format=format).shards]
-    assert names == [f"set-00000{number}{suffix}" for number in range(3)]
-
-
 class TestUsualSize:
     """Without a size that is asked for, only the amount of data decides, so that the same files give the same bytes."""
 

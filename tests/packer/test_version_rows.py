@@ -12,7 +12,6 @@ from packtrain import (
     FieldColumn,
     ImageDataset,
     PackOptions,
-    StoreOptions,
     TuneOptions,
     add_field,
     append,
@@ -76,12 +75,6 @@ def test_rows_that_are_chosen(changed: Path, tmp_path: Path) -> None:
         pack(changed, tmp_path / "none", PackOptions(where="width > 9000"))
 
 
-def test_images_become_pixels(changed: Path, tmp_path: Path) -> None:
-    pack(changed, tmp_path / "raw", PackOptions(store=StoreOptions(store="raw")))
-    found, expected = open_dataset(tmp_path / "raw", fields=FIELDS), open_dataset(changed, fields=FIELDS)
-    assert [found[row][0].tobytes() for row in range(10)] == [expected[row][0].tobytes() for row in range(10)]
-
-
 def test_one_is_appended_to_another(changed: Path, tmp_path: Path) -> None:
     pytest.importorskip("polars")
     out = tmp_path / "sum"
@@ -89,13 +82,6 @@ def test_one_is_appended_to_another(changed: Path, tmp_path: Path) -> None:
     assert append(out, changed).records == 14
     expected = content(open_dataset(changed, fields=FIELDS))
     assert content(open_dataset(out, fields=FIELDS)) == expected[:4] + expected
-
-
-def test_what_cannot_be_packed_is_refused(changed: Path) -> None:
-    with pytest.raises(UsageError, match="or inside it"):
-        pack(changed, changed / "inside")
-    with pytest.raises(UsageError, match="leave out `classes`"):
-        pack(changed, changed.parent / "other", PackOptions(classes=("a", "b")))
 
 
 def test_tune_reads_a_version(changed: Path) -> None:

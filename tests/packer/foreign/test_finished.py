@@ -61,13 +61,14 @@ def content(out: Path) -> object:
 
 
 @pytest.mark.product
-@pytest.mark.parametrize("part", [None, "1/2"])
 @pytest.mark.parametrize("asked", RULES)
 @pytest.mark.parametrize("given", RULES)
 def test_rules_are_the_same_if_they_make_the_same_dataset(
-    shards: Path, made: dict[str, Path], given: str, asked: str, part: str | None
+    shards: Path, made: dict[str, Path], given: str, asked: str
 ) -> None:
     before = tree(made[given])
+    # Each two rules also in parts, one way round.
+    part = "1/2" if given < asked else None
     if content(made[given]) == content(made[asked]):
         report = index_shards(shards, made[given], part=part, **RULES[asked])
         assert (report.complete_before, report.indexed, report.part, report.records) == (True, 0, part, 2)
