@@ -13,7 +13,6 @@ from functools import reduce
 from typing import Final, Self, TypeVar
 
 from packtrain._core.crc import combine
-from packtrain._core.errors import StagingError
 from packtrain._core.typed import is_count
 
 from .folder import Folder
@@ -205,17 +204,7 @@ class ThreadTeam:
         ]
         try:
             for thread in threads:
-                try:
-                    thread.start()
-                except RuntimeError as error:
-                    if thread is threads[0]:
-                        raise StagingError(
-                            "no thread can be started: allow this user more processes (`ulimit -u`) or this process "
-                            "more memory (`ulimit -v`)"
-                        ) from error
-                    # Those that have started do the work.
-                    break
-            threads = [thread for thread in threads if thread.ident is not None]
+                thread.start()
             for thread in threads:
                 while thread.is_alive():
                     thread.join(_TICK_SECONDS)

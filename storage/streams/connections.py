@@ -28,6 +28,7 @@ from packtrain._core.files import file_errors
 from packtrain._core.forks import call_in_forked
 from packtrain._core.launching import NotBegun, launch
 from packtrain._core.locks import Lock, lock_holders
+from packtrain._core.opening import closing_descriptor
 
 from ..remote.urls import Url
 from ..staging.documents import write_origin
@@ -208,15 +209,13 @@ def start_fetcher(entry: Path, objects: str) -> dict[str, Any]:
     """
     job = json.dumps({"entry": os.fspath(entry), "objects": objects}).encode()
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-    log = os.open(entry / LOG, flags, 0o600)
-    try:
+    with closing_descriptor(os.open(entry / LOG, flags, 0o600)) as log:
         if os.fstat(log).st_size > MOST_LOG:
             os.ftruncate(log, 0)
-        return launch(_MAIN, job, detached=True, output=log, seconds=_START_SECONDS)[1]
-    except NotBegun as error:
-        raise NotBegun(f"the fetcher of {entry} did not begin: {error}. {last_words(entry)}") from None
-    finally:
-        os.close(log)
+        try:
+            return launch(_MAIN, job, detached=True, output=log, seconds=_START_SECONDS)[1]
+        except NotBegun as error:
+            raise NotBegun(f"the fetcher of {entry} did not begin: {error}. {last_words(entry)}") from None
 
 
 def last_words(entry: Path) -> str:
