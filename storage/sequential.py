@@ -89,10 +89,9 @@ def read_ends(location: Location, objects: Objects, first: int, last: int) -> tu
         with closing_descriptor(open_regular(location)) as descriptor:
             size = os.fstat(descriptor).st_size
             return size, os.pread(descriptor, first, 0), os.pread(descriptor, last, max(0, size - last))
-    size = objects.head(location).bytes
-    start, end = bytearray(min(first, size)), bytearray(min(last, size))
-    objects.read_into(location, 0, memoryview(start))
-    objects.read_into(location, size - len(end), memoryview(end))
+    size = objects.size(location)
+    first, last = min(first, size), min(last, size)
+    start, end = objects.read_range(location, 0, first), objects.read_range(location, size - last, last)
     return size, bytes(start), bytes(end)
 
 

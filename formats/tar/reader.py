@@ -7,7 +7,6 @@ import itertools
 import re
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -32,9 +31,12 @@ def label_extension(labels: LabelSpec) -> str:
 
 def walk(path: Path, schema: Schema) -> Iterator[StoredSample]:
     """Yields every sample of the archive, found by Python's `tarfile`."""
-    with _opened(path) as archive:
-        for key, members in _samples(archive):
-            yield _sample(archive, schema, key, members)
+    try:
+        with tarfile.open(path, "r:") as archive:
+            for key, members in itertools.groupby(_members(archive), lambda member: member.name.partition(".")[0]):
+                yield _sample(archive, schema, key, members)
+    except (tarfile.TarError, ValueError, OSError, RecursionError) as error:
+        raise CorruptFile(f"{path} is not a sound tar shard: {error}", file=path.name) from error
 
 
 def webdataset_reader() -> ModuleType:
@@ -61,10 +63,13 @@ def dali_index(path: Path) -> bytes:
         CorruptFile: tarfile cannot read the archive.
     """
     lines = []
-    with _opened(path) as archive:
-        for key, members in _samples(archive):
-            entries = ((each.name[len(key) + 1 :], each.offset_data, each.size, each.name) for each in members)
-            lines.append(" ".join(" ".join(map(str, entry)) for entry in entries))
+    try:
+        with tarfile.open(path, "r:") as archive:
+            for key, members in itertools.groupby(_members(archive), lambda member: member.name.partition(".")[0]):
+                entries = ((each.name[len(key) + 1 :], each.offset_data, each.size, each.name) for each in members)
+                lines.append(" ".join(" ".join(map(str, entry)) for entry in entries))
+    except (tarfile.TarError, ValueError, OSError, RecursionError) as error:
+        raise CorruptFile(f"{path} is not a sound tar shard: {error}", file=path.name) from error
     return "\n".join([f"v1.2 {len(lines)}", *lines, ""]).encode("utf-8", "surrogateescape")
 
 
@@ -95,20 +100,6 @@ def check_dali_index(index: bytes, size: int) -> None:
 
 def _shown(text: bytes) -> str:
     return repr(text[:80].decode("utf-8", "backslashreplace"))
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[tarfile.TarFile]:
-    try:
-        with tarfile.open(path, "r:") as archive:
-            yield archive
-    except (tarfile.TarError, ValueError, OSError, RecursionError) as error:
-        raise CorruptFile(f"{path} is not a sound tar shard: {error}", file=path.name) from error
-
-
-def _samples(archive: tarfile.TarFile) -> Iterator[tuple[str, Iterator[tarfile.TarInfo]]]:
-    """Keys and members of the samples."""
-    return itertools.groupby(_members(archive), lambda member: member.name.partition(".")[0])
 
 
 def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:

@@ -34,7 +34,7 @@ from ..remote.urls import Url
 from ..staging.documents import write_origin
 from ..staging.folder import Folder
 from .layout import LOCK, LOG, MOST_LOG, START, address_in, peer
-from .protocol import Ask, Done, Hello, LineBuffer, Ping, Request, request_line
+from .protocol import Ask, Done, Hello, LineBuffer, Ping, Request, digest_of_access, request_line
 
 BUCKET: Final = "packtrain._storage.remote.bucket:patient_bucket"
 """What makes a fetcher's object store, unless a test has another."""
@@ -58,14 +58,16 @@ class Connections:
     Args:
         entry: Folder of the cache.
         url: Address of the dataset, from which a fetcher that is started here fetches.
-        hello: Makes what each connection begins with.
+        budget: Bytes that the cache may take.
+        check: Whether this process compares checksums.
         objects: What makes the object store of the fetcher, ``"MODULE:NAME"``.
     """
 
-    def __init__(self, entry: Path, url: Url, hello: Callable[[], Hello], objects: str) -> None:
+    def __init__(self, entry: Path, url: Url, budget: int, check: bool, objects: str) -> None:
         self._entry = entry
         self._url = url
-        self._hello = hello
+        self._budget = budget
+        self._check = check
         self._objects = objects
         self._idle = list[Connection]()
         self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
@@ -172,7 +174,8 @@ class Connections:
         self._all.add(connection)
         try:
             connection.connect()
-            connection.ask(self._hello())
+            # The environment may have changed since the last connection.
+            connection.ask(Hello(self._budget, self._check, digest_of_access(self._url)))
         except (FileNotFoundError, ConnectionError, EOFError):
             connection.close()
             return None

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from packtrain._core.errors import CorruptFile, StagingError
 from packtrain._core.files import file_errors
@@ -29,9 +28,7 @@ from packtrain._core.opening import closing_descriptor
 from ..staging.documents import allocated_bytes
 from ..staging.folder import Folder
 from .layout import ORDERS
-from .order import Visits
-
-Integers = npt.NDArray[np.int64]
+from .order import Integers, Visits
 
 _DIGITS: Final = 32
 _SUFFIX: Final = ".npy"

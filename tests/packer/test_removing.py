@@ -79,7 +79,7 @@ def test_a_version_that_is_open_stays_where_others_begin_versions_late(
 ) -> None:
     """They find the document that readers hold, and leave it there."""
     out, opened = packed(image_set(tmp_path / "images", 4), tmp_path / "out", "tar"), list[object]()
-    read = versions._manifest_bytes
+    read = versions.manifest_bytes
 
     def late(path: Path) -> bytes:
         data = read(path)
@@ -88,7 +88,7 @@ def test_a_version_that_is_open_stays_where_others_begin_versions_late(
         opened.append(open_dataset(out, version=1))
         return data
 
-    monkeypatch.setattr(versions, "_manifest_bytes", late)
+    monkeypatch.setattr(versions, "manifest_bytes", late)
     versions.begin_versions(out)
     with pytest.raises(OutputConflict, match="version 1 is open by process"):
         drop_version(out, 1)
