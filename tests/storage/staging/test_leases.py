@@ -21,7 +21,7 @@ from packtrain._core.locks import Lock
 from packtrain._readers.dataset.store import RecordStore
 from packtrain._storage.staging.locks import is_held, lock_path, try_lock
 from packtrain._storage.staging.root import Root
-from packtrain.errors import Leased, OutputConflict, StagingError
+from packtrain.errors import Leased, OutputConflict
 from packtrain.staging import Entry, Staged, StageProgress, entries, evict, lease_on
 
 
@@ -36,15 +36,6 @@ def staged(dataset: Path, place: Path) -> Staged:
 
 
 class TestInOneProcess:
-    def test_until_it_is_closed(self, staged: Staged, place: Path) -> None:
-        assert the_entry(place).leased
-        with pytest.raises(Leased, match=rf"{staged.id} is being read by process {os.getpid()}\b"):
-            evict(place, [staged.id])
-        assert evict(place) == []
-        staged.lease.close()
-        assert not the_entry(place).leased
-        assert evict(place)
-
     def test_closed_twice_it_closes_nothing_else(self, staged: Staged, place: Path) -> None:
         number = staged.lease.fileno()
         staged.lease.close()
@@ -87,32 +78,8 @@ class TestInOneProcess:
             copies.pop()
         assert not the_entry(place).leased
 
-    def test_taking_one_is_using_it(self, staged: Staged, place: Path) -> None:
-        staged.lease.close()
-        lease = root_of(place) / ".locks" / f"{staged.id.rpartition('-')[2]}.lease"
-        os.utime(lease, (1, 1))
-        entries(place)
-        assert the_entry(place).last_used == 1, "listing an entry does not count as using it"
-        RecordStore(staged.path)
-        assert the_entry(place).last_used > 1
-
-    def test_an_evicted_path(self, staged: Staged, place: Path) -> None:
-        staged.lease.close()
-        evict(place)
-        with pytest.raises(StagingError, match=rf"has been evicted: stage it again.*--to {place}"):
-            RecordStore(staged.path)
-
 
 class TestKilled:
-    def test_one_that_opened_the_path(self, staged: Staged, place: Path, start: Callable[[], Child]) -> None:
-        reader = start()
-        reader.do("open_store", path=staged.path, name="store")
-        staged.lease.close()
-        with pytest.raises(Leased, match=f"process {reader.pid}"):
-            evict(place, [staged.id])
-        reader.kill()
-        assert evict(place, [staged.id])
-
     @pytest.mark.parametrize("what", ["staged", "opened"])
     def test_a_worker_outlives_its_parent(
         self, dataset: Path, place: Path, children: Children, start: Callable[[], Child], what: str
