@@ -231,7 +231,7 @@ else:
 
 
 @pytest.mark.complete
-@pytest.mark.parametrize("budget", [None, 1 << 26])
+@pytest.mark.parametrize("budget", [pytest.param(None, marks=pytest.mark.stress), 1 << 26])
 def test_who_takes_a_version_from_an_address_dies_anywhere(
     faulty: FaultServer,
     datasets: tuple[Path, ...],
