@@ -21,7 +21,7 @@ from packtrain._core.locks import Lock
 from packtrain._readers.dataset.store import RecordStore
 from packtrain._storage.staging.locks import is_held, lock_path, try_lock
 from packtrain._storage.staging.root import Root
-from packtrain.errors import Leased, OutputConflict
+from packtrain.errors import Leased, OutputConflict, StagingError
 from packtrain.staging import Entry, Staged, StageProgress, entries, evict, lease_on
 
 
@@ -77,6 +77,21 @@ class TestInOneProcess:
             assert the_entry(place).leased
             copies.pop()
         assert not the_entry(place).leased
+
+    def test_taking_one_is_using_it(self, staged: Staged, place: Path) -> None:
+        staged.lease.close()
+        lease = root_of(place) / ".locks" / f"{staged.id.rpartition('-')[2]}.lease"
+        os.utime(lease, (1, 1))
+        entries(place)
+        assert the_entry(place).last_used == 1, "listing an entry does not count as using it"
+        RecordStore(staged.path)
+        assert the_entry(place).last_used > 1
+
+    def test_an_evicted_path(self, staged: Staged, place: Path) -> None:
+        staged.lease.close()
+        evict(place)
+        with pytest.raises(StagingError, match=rf"has been evicted: stage it again.*--to {place}"):
+            RecordStore(staged.path)
 
 
 class TestKilled:
