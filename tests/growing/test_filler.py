@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.fillers import numbered_sample
+from helpers.fillers import SIZES, numbered_sample
 from helpers.filling import Scales, assert_sound, fill, newest_store
 
 from packtrain._core.errors import CorruptFile, OutputConflict, PackError, UsageError
@@ -100,6 +100,26 @@ def test_a_folder_that_was_replaced_is_left_to_the_filler_of_the_new_one(root: P
     store = newest_store(root)
     assert store.generation.end_sample == 100
     assert_sound(store, {row: 1000 + row for row in range(100)})
+
+
+@pytest.mark.complete
+def test_a_shard_that_is_mapped_without_a_lease_stays_counts_and_is_named(root: Path) -> None:
+    fill(root, source(500), SMALL)
+    store = newest_store(root)
+    row = next(row for row in range(len(store)) if store.field("data").length(row) == SIZES[-1])
+    view = store.field("data").read(row)
+    assert view is not None
+    wanted, shard = bytes(view), store.generation.first_shard
+    store.release()
+    store.opened.forget(1 << 60)
+    with Scales(root) as scales:
+        fill(root, source(800, 2000), SMALL)
+    assert view == wanted
+    assert scales.most <= SMALL.budget_bytes
+    assert len(list((root / SHARDS).glob(f"cache-{shard:06d}.*"))) == 3
+    del view
+    fill(root, source(200, 5000), SMALL)
+    assert not list((root / SHARDS).glob(f"cache-{shard:06d}.*"))
 
 
 def test_a_smaller_budget_is_kept_as_soon_as_nobody_needs_more(root: Path) -> None:

@@ -193,6 +193,18 @@ class TestRoot:
         (root / ".trash").rmdir()
         assert_same(stage(dataset, StageOptions(to=place)).path, dataset)
 
+    def test_what_packtrain_did_not_put_there_is_left_alone(self, dataset: Path, place: Path) -> None:
+        staged = stage(dataset, StageOptions(to=place))
+        staged.lease.close()
+        foreign = [staged.path.with_name(name) for name in ("notes", f"my-{'0' * 16}", f"file-{'1' * 16}")]
+        for path in foreign[:2]:
+            path.mkdir()
+            (path / "thesis.txt").write_text("years of work")
+        foreign[2].write_text("more of it")
+        assert [entry.path for entry in evict(place)] == [staged.path]
+        assert (foreign[0] / "thesis.txt").read_text() == (foreign[1] / "thesis.txt").read_text() == "years of work"
+        assert foreign[2].read_text() == "more of it"
+
 
 class TestRoom:
     def test_too_large_for_the_file_system(self, dataset: Path, mounted: Callable[[str], Path]) -> None:
