@@ -21,7 +21,7 @@ from crc32c import crc32c
 
 from .errors import CorruptFile, NoSpace, OutputConflict, PackError, PacktrainError
 from .locks import Lock
-from .opening import open_regular
+from .opening import closing_descriptor, open_regular
 from .problems import reading, way_out
 from .processes import ProcessName
 
@@ -86,11 +86,8 @@ def fsync_folder(folder: Path) -> None:
 
 def fsync_file(path: Path) -> None:
     """Makes the content of a file or a folder durable, whichever process wrote it."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
+    with closing_descriptor(os.open(path, os.O_RDONLY)) as descriptor:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def make_folder(folder: Path) -> None:
@@ -150,14 +147,12 @@ def write_file(
     """
     temporary = temporary_path(path)
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=dir_fd)
-        try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with closing_descriptor(os.open(temporary, flags, mode, dir_fd=dir_fd)) as descriptor:
             for chunk in chunks:
                 write_all(descriptor, [chunk])
             if durable:
                 os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
         if exclusive:
             os.link(temporary, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
         else:

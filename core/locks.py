@@ -77,6 +77,19 @@ class Lock:
         self.close()
 
 
+def is_locked(path: Path, *, shared: bool = False, opener: Callable[[Path, int, int], int] = os.open) -> bool:
+    """Tells whether somebody holds a lock with which this one does not go together.
+
+    Raises:
+        OSError: The file cannot be opened or locked.
+    """
+    try:
+        Lock(path, shared=shared, wait=False, inherited=False, opener=opener).close()
+    except BlockingIOError:
+        return True
+    return False
+
+
 def lock_holders(status: os.stat_result, locks: Path = Path("/proc/locks")) -> tuple[int, ...]:
     """Ids of the processes that took a lock on the file of this status, as far as the kernel tells.
 

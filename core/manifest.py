@@ -11,10 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
-from .document import Named, dump_document, load_document, parse_document, read_document
+from .document import MOST_BYTES, Named, dump_document, parse_document, read_document
 from .errors import CorruptFile, NotADataset, UnsupportedVersion, UsageError
+from .opening import read_regular
 from .options import BARE_FORMATS, FORMATS, LabelSpec, StoreOptions
 from .paths import is_address, without_credentials
+from .problems import reading
 from .schema import Field, Schema, image_field
 from .typed import MOST, Between, Form, OneOf, Spelled
 
@@ -226,12 +228,7 @@ class Manifest:
             UnreadableFile: It cannot be read.
             CorruptFile: It is damaged, or names files outside the dataset.
         """
-        path = folder / MANIFEST
-        try:
-            body = load_document(path, newest=NEWEST)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise NotADataset(why_no_dataset(folder), file=MANIFEST) from error
-        return cls._of(body, path)
+        return cls.parse(manifest_bytes(folder), folder / MANIFEST)
 
     @classmethod
     def parse(cls, data: bytes, path: Named) -> Self:
@@ -241,10 +238,7 @@ class Manifest:
             UnsupportedVersion: It was written by a newer packtrain.
             CorruptFile: It is damaged, or names files outside the dataset.
         """
-        return cls._of(read_document(data, path, newest=NEWEST), path)
-
-    @classmethod
-    def _of(cls, body: dict[str, Any], path: Named) -> Self:
+        body = read_document(data, path, newest=NEWEST)
         if body["version"] == NEWEST and "dataset" in body:
             where = os.path.dirname(str(path))
             raise UnsupportedVersion(
@@ -380,6 +374,22 @@ def as_version_1(body: dict[str, Any], *absent: str) -> dict[str, Any]:
     store = body["fields"][0]["store"]
     old = {"store" if name == "fields" else name: value for name, value in body.items() if name not in absent}
     return {**old, "store": store}
+
+
+def manifest_bytes(folder: Path) -> bytes:
+    """The manifest.json of a dataset, whichever document that is.
+
+    Raises:
+        NotADataset: There is none.
+        UnreadableFile: It cannot be read.
+        CorruptFile: It is no file, or too large.
+    """
+    path = folder / MANIFEST
+    try:
+        with reading(path, missing=False):
+            return read_regular(path, MOST_BYTES)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotADataset(why_no_dataset(folder), file=MANIFEST) from error
 
 
 def why_no_dataset(folder: Path) -> str:

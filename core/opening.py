@@ -10,12 +10,23 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import Final
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _DESCRIPTORS: Final = ("/dev", "/dev/fd", "/proc/self/fd")
+
+
+@contextmanager
+def closing_descriptor(descriptor: int) -> Iterator[int]:
+    """Yields a descriptor, and closes it in the end."""
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def open_regular(path: str | Path, *, dir_fd: int | None = None, follow: bool = True, below: Path | None = None) -> int:
@@ -32,11 +43,8 @@ def open_regular(path: str | Path, *, dir_fd: int | None = None, follow: bool = 
             not to be followed, and ``EINVAL`` for any other file that is not regular.
     """
     if below is not None:
-        folder = open_folder(Path(path).parent, below)
-        try:
+        with closing_descriptor(open_folder(Path(path).parent, below)) as folder:
             return open_regular(Path(path).name, dir_fd=folder, follow=False)
-        finally:
-            os.close(folder)
     # Without O_NONBLOCK, opening a FIFO would wait for ever. It changes nothing about regular files.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
@@ -80,11 +88,8 @@ def open_folder(path: Path, below: Path) -> int:
 
 def names_in(path: Path, below: Path) -> list[str]:
     """Returns the sorted names in a folder, which is opened by `open_folder`."""
-    folder = open_folder(path, below)
-    try:
+    with closing_descriptor(open_folder(path, below)) as folder:
         return sorted(os.listdir(folder))
-    finally:
-        os.close(folder)
 
 
 def read_regular(

@@ -23,9 +23,9 @@ from .document import dump_document, load_document, parse_document
 from .errors import CorruptFile
 from .files import write_file
 from .generations import READERS
-from .locks import Lock
+from .locks import Lock, is_locked
 from .manifest import Count
-from .opening import names_in, open_folder, open_regular, read_regular
+from .opening import closing_descriptor, names_in, open_folder, open_regular, read_regular
 from .typed import MOST
 
 ENDED: Final = "ended.json"
@@ -69,15 +69,12 @@ class ReaderReport:
 
     def __init__(self, root: Path) -> None:
         # Whoever made the cache may have put a link there, by which the file would be made elsewhere.
-        folder = open_folder(root / READERS, root)
-        try:
+        with closing_descriptor(open_folder(root / READERS, root)) as folder:
             self._lock = _new_file(root / READERS, folder)
             # Mapped through a descriptor of its own: Python keeps a copy of it, in forked processes, too, and a copy of
             # the one that is locked would keep the lock.
             with os.fdopen(os.open(self._lock.path.name, _MAPPED, dir_fd=folder), "r+b") as file:
                 self._words = np.frombuffer(mmap.mmap(file.fileno(), _BYTES), "<u8")
-        finally:
-            os.close(folder)
         self._words[_PROCESS] = os.getpid()
 
     def take(self, count: int) -> None:
@@ -103,7 +100,7 @@ def reports(root: Path) -> Iterator[Report]:
         path = root / READERS / name
         try:
             # In this order: a reader that has ended says nothing more.
-            alive = _is_locked(path, root)
+            alive = is_locked(path, opener=lambda path, flags, mode: open_regular(path, below=root))
             data = read_regular(path, _BYTES, below=root)
         except OSError:
             # It has just been removed, or is not a report.
@@ -187,11 +184,3 @@ def _new_file(folder: Path, descriptor: int) -> Lock:
             return lock
         # The filler looked between opening and locking, and took it for one that has ended.
         lock.close()
-
-
-def _is_locked(path: Path, root: Path) -> bool:
-    try:
-        Lock(path, wait=False, opener=lambda path, flags, mode: open_regular(path, below=root)).close()
-    except BlockingIOError:
-        return True
-    return False

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Self
 
 from .document import MOST_BYTES, Named, dump_document, parse_document, read_document
-from .errors import CorruptFile, NotADataset, UsageError
+from .errors import CorruptFile, UsageError
 from .files import fsync_folder, make_folder, write_file
 from .manifest import (
     HEADER_BYTES,
@@ -38,7 +38,7 @@ from .manifest import (
     Labels,
     Manifest,
     Sha256,
-    why_no_dataset,
+    manifest_bytes,
 )
 from .opening import read_regular
 from .problems import reading
@@ -382,7 +382,7 @@ def load_root(folder: Path) -> Root:
         CorruptFile: It is damaged.
         UnreadableFile: It cannot be read.
     """
-    return parse_root(_manifest_bytes(folder / MANIFEST), folder / MANIFEST)
+    return parse_root(manifest_bytes(folder), folder / MANIFEST)
 
 
 def parse_root(data: bytes, path: Named) -> Root:
@@ -493,7 +493,7 @@ def begin_versions(folder: Path) -> None:
     """
     require_no_links(folder)
     path = folder / MANIFEST
-    data = _manifest_bytes(path)
+    data = manifest_bytes(folder)
     if is_root(data):
         return
     root, first = first_version(Manifest.parse(data, path), data)
@@ -514,14 +514,6 @@ def _holds(path: Path, data: bytes) -> bool:
         return False
 
 
-def _manifest_bytes(path: Path) -> bytes:
-    try:
-        with reading(path, missing=False):
-            return read_regular(path, MOST_BYTES)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise NotADataset(why_no_dataset(path.parent), file=MANIFEST) from error
-
-
 def newest_version(folder: Path) -> Version:
     """The newest version of a dataset; of one that is packed, the version 1 that `begin_versions` would write.
 
@@ -530,8 +522,8 @@ def newest_version(folder: Path) -> Version:
         CorruptFile: It is damaged.
         UnreadableFile: It cannot be read.
     """
-    data = _manifest_bytes(path := folder / MANIFEST)
-    return load_version(folder) if is_root(data) else first_version(Manifest.parse(data, path), data)[1]
+    data = manifest_bytes(folder)
+    return load_version(folder) if is_root(data) else first_version(Manifest.parse(data, folder / MANIFEST), data)[1]
 
 
 def first_version(manifest: Manifest, data: bytes) -> tuple[Root, Version]:

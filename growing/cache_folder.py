@@ -22,7 +22,7 @@ from typing import Final
 from packtrain._core.errors import OutputConflict
 from packtrain._core.files import fsync_folder, is_temporary
 from packtrain._core.generations import GENERATIONS, LOG, READERS, SHARDS, STATUS, TEMPORARY
-from packtrain._core.locks import Lock
+from packtrain._core.locks import Lock, is_locked
 from packtrain._core.manifest import CACHE
 from packtrain._core.reader_reports import ENDED
 from packtrain._storage.staging.folder import Folder, is_own, is_own_file, others_write, why_unsafe
@@ -116,12 +116,9 @@ def is_filled(root: Path) -> bool:
     """Check whether a filler works on a cache."""
     try:
         # Shared, so that those who look do not disturb each other.
-        Lock(root, shared=True, wait=False, inherited=False, opener=_open_folder).close()
-    except BlockingIOError:
-        return True
+        return is_locked(root, shared=True, opener=_open_folder)
     except OSError:
         return False
-    return False
 
 
 def _open_folder(path: Path, flags: int, mode: int) -> int:

@@ -12,7 +12,7 @@ from typing import Final
 
 from packtrain._core.generations import generation_path, promised
 from packtrain._core.locks import lock_holders
-from packtrain._core.opening import open_regular
+from packtrain._core.opening import closing_descriptor, open_regular
 
 _F_SETSIG: Final = 10
 _NO_LEASES: Final = frozenset(
@@ -28,20 +28,19 @@ def is_open(path: Path) -> bool:
     Where there are no leases, or the file belongs to another user and this process may not take one, it is False.
     """
     try:
-        descriptor = open_regular(path, follow=False)
+        opened = open_regular(path, follow=False)
     except FileNotFoundError:
         return False
-    try:
-        # Whoever opens the file while the lease is held makes the kernel send a signal. SIGIO, the default, would end
-        # this process; SIGURG does nothing.
-        fcntl.fcntl(descriptor, _F_SETSIG, signal.SIGURG)
-        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-    except OSError as error:
-        if error.errno not in _NO_LEASES and error.errno != errno.EAGAIN:
-            raise
-        return error.errno == errno.EAGAIN
-    finally:
-        os.close(descriptor)
+    with closing_descriptor(opened) as descriptor:
+        try:
+            # Whoever opens the file while the lease is held makes the kernel send a signal. SIGIO, the default, would
+            # end this process; SIGURG does nothing.
+            fcntl.fcntl(descriptor, _F_SETSIG, signal.SIGURG)
+            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        except OSError as error:
+            if error.errno not in _NO_LEASES and error.errno != errno.EAGAIN:
+                raise
+            return error.errno == errno.EAGAIN
     return False
 
 

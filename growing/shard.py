@@ -8,7 +8,6 @@ them. If not, they are dropped as soon as they are on the disk: they would only 
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -26,11 +25,11 @@ from packtrain._core.generations import (
     shard_path,
 )
 from packtrain._core.memory import available_memory
-from packtrain._core.opening import open_regular
+from packtrain._core.opening import closing_descriptor, open_regular
 from packtrain._formats import container
 from packtrain._formats.writing import NewSample, shard_writer
 from packtrain._packer.columns import RowWriter
-from packtrain._storage.staging.kernel import start_writeback
+from packtrain._storage.staging.kernel import drop_from_memory, start_writeback
 
 _WRITE_BEHIND: Final = 8 << 20
 """Bytes after which a part of a shard is sent to the disk."""
@@ -162,11 +161,5 @@ def stays_in_memory(budget: int, available: float | None = None) -> bool:
 
 def write_behind(path: Path, start: int, end: int) -> None:
     """Start to write a part of a file to the disk, without waiting for it. A missing file is ignored."""
-    with suppress(OSError), os.fdopen(open_regular(path), "rb") as file:
-        start_writeback(file.fileno(), start, end - start)
-
-
-def drop_from_memory(path: Path) -> None:
-    """Drop a file from the page cache, after fsync. In tmpfs this does nothing."""
-    with suppress(OSError), os.fdopen(open_regular(path), "rb") as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    with suppress(OSError), closing_descriptor(open_regular(path)) as descriptor:
+        start_writeback(descriptor, start, end - start)

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from packtrain._core.errors import NotThere, PackError, RemoteError
 from packtrain._core.files import MiB, checksum_file
-from packtrain._core.opening import open_regular
+from packtrain._core.opening import closing_descriptor, open_regular
 from packtrain._core.overriding import override
 
 from .location import Location, each
@@ -86,16 +86,12 @@ def file_states(locations: Sequence[Location], objects: Objects) -> Iterator[Fil
 def read_ends(location: Location, objects: Objects, first: int, last: int) -> tuple[int, bytes, bytes]:
     """Return the size of a file, its first bytes and its last; raises the errors of `file_state`."""
     if not isinstance(location, Url):
-        descriptor = open_regular(location)
-        try:
+        with closing_descriptor(open_regular(location)) as descriptor:
             size = os.fstat(descriptor).st_size
             return size, os.pread(descriptor, first, 0), os.pread(descriptor, last, max(0, size - last))
-        finally:
-            os.close(descriptor)
-    size = objects.head(location).bytes
-    start, end = bytearray(min(first, size)), bytearray(min(last, size))
-    objects.read_into(location, 0, memoryview(start))
-    objects.read_into(location, size - len(end), memoryview(end))
+    size = objects.size(location)
+    first, last = min(first, size), min(last, size)
+    start, end = objects.read_range(location, 0, first), objects.read_range(location, size - last, last)
     return size, bytes(start), bytes(end)
 
 
@@ -120,12 +116,9 @@ def open_sequential(location: Location, objects: Objects) -> Iterator[Sequential
             finally:
                 shard.cancel()
         return
-    descriptor = open_regular(location)
-    try:
+    with closing_descriptor(open_regular(location)) as descriptor:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
         yield LocalFile(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @dataclass

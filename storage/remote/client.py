@@ -21,6 +21,7 @@ from packtrain._core.errors import RemoteError
 from packtrain._core.errors_as_json import error_from_json
 from packtrain._core.forks import call_in_forked
 from packtrain._core.launching import Launched
+from packtrain._core.opening import closing_descriptor
 from packtrain._core.overriding import override
 
 from .objects import Found, Head, Objects, not_installed
@@ -196,14 +197,11 @@ class _Channel:
     def __init__(self, service: _Service, control: socket.socket) -> None:
         self.service = service
         ours, theirs = socket.socketpair()
-        memory = os.memfd_create("packtrain-objects", os.MFD_CLOEXEC)
-        try:
+        with closing_descriptor(os.memfd_create("packtrain-objects", os.MFD_CLOEXEC)) as memory:
             os.ftruncate(memory, BLOCK)
             self.memory = memoryview(mmap.mmap(memory, BLOCK))
             with theirs, suppress(BrokenPipeError, ConnectionResetError):
                 socket.send_fds(control, [b"\0"], [theirs.fileno(), memory])
-        finally:
-            os.close(memory)
         self.connection = Connection(ours.detach())
 
     def ask(self, request: Mapping[str, Any], data: bytes | None, descriptor: int | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 from packtrain._core.errors import NotThere, StagingError
 from packtrain._core.files import file_errors
+from packtrain._core.opening import closing_descriptor
 
 from .objects import Objects
 from .urls import Url
@@ -59,13 +60,11 @@ def download(objects: Objects, url: Url, path: Path) -> None:
             objects.copy_into(url, offset, min(_REQUEST, size - offset), descriptor)
 
     with file_errors(path, StagingError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    # Closed after the threads have ended: the number may be that of another file as soon as it is closed.
+    with closing_descriptor(opened) as descriptor:
         for _ in in_threads(fetch, range(0, size, _REQUEST), objects):
             pass
-    finally:
-        # After the threads have ended: the number may be that of another file as soon as it is closed.
-        os.close(descriptor)
 
 
 def download_all(objects: Objects, url: Url, names: Iterable[str], folder: Path) -> list[str]:

@@ -13,6 +13,7 @@ from packtrain._core.errors import NoRoom, StagingError
 from packtrain._core.files import is_temporary
 from packtrain._core.locks import Lock
 from packtrain._core.manifest import MANIFEST
+from packtrain._core.opening import closing_descriptor
 from packtrain._core.sizes import size
 
 from ..remote.urls import Url
@@ -207,11 +208,8 @@ def _grown(before: Provenance | None, now: Provenance) -> Provenance:
 def write_manifest(entry: Folder, source: SourceDataset) -> None:
     """Writes the manifest, which makes the folder a dataset."""
     entry.write(MANIFEST, source.manifest.dump())
-    descriptor = entry.open_file(MANIFEST, os.O_RDONLY)
-    try:
+    with closing_descriptor(entry.open_file(MANIFEST, os.O_RDONLY)) as descriptor:
         os.fchmod(descriptor, 0o444)
-    finally:
-        os.close(descriptor)
 
 
 def provenance_of(source: SourceDataset, stamps: Mapping[str, str]) -> Provenance:

@@ -18,7 +18,7 @@ from shlex import quote
 from typing import Final, Self
 
 from packtrain._core.files import temporary_path, write_file
-from packtrain._core.opening import read_regular
+from packtrain._core.opening import closing_descriptor, read_regular
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # A FIFO or a device must not be waited for.
@@ -100,11 +100,8 @@ class Folder:
     def names(self) -> list[str]:
         """The sorted names of all that is in this folder."""
         # Opened once more, because a descriptor has one position for all processes that share it.
-        descriptor = os.open(".", _FOLDER, dir_fd=self._descriptor)
-        try:
+        with closing_descriptor(os.open(".", _FOLDER, dir_fd=self._descriptor)) as descriptor:
             return sorted(os.listdir(descriptor))
-        finally:
-            os.close(descriptor)
 
     def status(self, name: str) -> os.stat_result | None:
         """The status of a file, a folder or a link itself; None if there is nothing."""
@@ -141,11 +138,8 @@ class Folder:
         """
         if new := not self.has_own_file(name):
             self.remove(name)
-        descriptor = self.open_file(name, os.O_RDONLY | os.O_CREAT)
-        try:
+        with closing_descriptor(self.open_file(name, os.O_RDONLY | os.O_CREAT)) as descriptor:
             os.fchmod(descriptor, 0o600)
-        finally:
-            os.close(descriptor)
         return new
 
     def read(self, name: str, most: int) -> bytes:
@@ -205,11 +199,8 @@ class Folder:
         if not subfolder:
             yield self._descriptor, last
             return
-        descriptor = os.open(subfolder, _FOLDER | os.O_NOFOLLOW, dir_fd=self._descriptor)
-        try:
+        with closing_descriptor(os.open(subfolder, _FOLDER | os.O_NOFOLLOW, dir_fd=self._descriptor)) as descriptor:
             yield descriptor, last
-        finally:
-            os.close(descriptor)
 
 
 def is_own(status: os.stat_result) -> bool:

@@ -9,7 +9,10 @@ import mmap
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from packtrain._core.opening import closing_descriptor, open_regular
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,6 +56,12 @@ def start_writeback(descriptor: int, offset: int, length: int) -> None:
     """Starts writing a range to the disk without waiting for it, so that a later fsync has less to do."""
     with suppress(OSError):
         _call("sync_file_range", descriptor, ctypes.c_int64(offset), ctypes.c_int64(length), _SYNC_FILE_RANGE_WRITE)
+
+
+def drop_from_memory(path: Path) -> None:
+    """Advises the kernel to forget the content of a file, as far as it is on the medium. It may decline."""
+    with suppress(OSError), closing_descriptor(open_regular(path)) as descriptor:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def cached_pages(descriptor: int, offset: int, length: int) -> Pages | None:

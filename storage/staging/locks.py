@@ -17,7 +17,7 @@ from typing import Final, Literal
 from packtrain._core.arguments import checks_names
 from packtrain._core.errors import StagingError, UsageError
 from packtrain._core.files import NO_LOCKS, file_errors
-from packtrain._core.locks import Lock, lock_holders
+from packtrain._core.locks import Lock, is_locked, lock_holders
 from packtrain._core.manifest import MANIFEST
 from packtrain._core.paths import local_path
 from packtrain._core.problems import reading
@@ -173,10 +173,9 @@ def is_held(root: Root, key: str, what: What, *, shared: bool = False) -> bool:
     It is also True if the lock file is not one of packtrain's: then nobody can tell.
     """
     try:
-        Lock(lock_path(root, key, what), shared=shared, wait=False, opener=root.open_lock).close()
-    except (BlockingIOError, StagingError):
+        return is_locked(lock_path(root, key, what), shared=shared, opener=root.open_lock)
+    except StagingError:
         return True
-    return False
 
 
 def lock_time(root: Root, key: str, what: What) -> float:

@@ -21,14 +21,14 @@ from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import CorruptFile, NotADataset, NotThere, RemoteError, SourceChanged, StagingError
 from packtrain._core.files import file_errors, write_at
 from packtrain._core.manifest import MANIFEST, PLAN, Manifest
-from packtrain._core.opening import open_regular
+from packtrain._core.opening import closing_descriptor, open_regular
 from packtrain._core.version_files import BASE_MANIFEST, base_manifest
 
 from ..location import Location, arrived, each, linked, object_store, read
 from ..remote.objects import Head, Objects
 from ..remote.urls import Url
 from .documents import in_blocks, stamp_of
-from .kernel import Reader, clone
+from .kernel import Reader, clone, drop_from_memory
 
 _MOST_PLAN_BYTES: Final = 1 << 30
 """A plan that is larger is not read."""
@@ -227,12 +227,12 @@ class Origin:
             return
         with file_errors(location, StagingError, verb="read"):
             try:
-                descriptor = open_regular(location)
+                opened = open_regular(location)
             except OSError as error:
                 if (what := _NOT_A_FILE.get(error.errno or 0)) is None:
                     raise
                 raise self.changed(file, what) from None
-        try:
+        with closing_descriptor(opened) as descriptor:
             found = os.fstat(descriptor)
             self._require_size(file, found.st_size)
             reader = None if length is None else Reader(descriptor, offset, length)
@@ -241,8 +241,6 @@ class Origin:
             finally:
                 if reader is not None:
                     reader.close()
-        finally:
-            os.close(descriptor)
 
     def stop(self) -> None:
         """Ends what threads are waiting for: they raise RemoteError. No object is read after that."""
@@ -255,12 +253,7 @@ class Origin:
         location = self.at(file)
         if isinstance(location, Path):
             # The wrong byte may be in the page cache rather than on the disk.
-            with suppress(OSError):
-                descriptor = open_regular(location)
-                try:
-                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-                finally:
-                    os.close(descriptor)
+            drop_from_memory(location)
 
     def changed(self, file: SourceFile, what: str) -> SourceChanged:
         """The error for a file that is not what was packed; `what` describes the difference."""

@@ -11,7 +11,7 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,7 @@ from crc32c import crc32c
 from packtrain._core.errors import NoSpace, RemoteError, SourceChanged, StagingError
 from packtrain._core.files import file_errors, no_space
 from packtrain._core.mounts import IN_MEMORY, file_system
-from packtrain._core.opening import open_regular
+from packtrain._core.opening import closing_descriptor, open_regular
 from packtrain._core.sizes import size
 
 from .folder import Folder
@@ -138,10 +138,10 @@ def warm_files(
 
     def warm(piece: Piece, buffer: memoryview) -> None:
         path = folder / piece.file.name
-        with _errors(path, "read"), os.fdopen(open_regular(path), "rb", buffering=0) as opened:
+        with _errors(path, "read"), closing_descriptor(open_regular(path)) as opened:
             for view, offset in _views(piece, buffer):
                 team.raise_if_stopped()
-                counter.add(os.preadv(opened.fileno(), [view], offset))
+                counter.add(os.preadv(opened, [view], offset))
 
     team = ThreadTeam(threads or _THREADS)
     team.run([piece for file in files for piece in split(file)], warm, counter.report)
@@ -280,14 +280,8 @@ class _Copy:
             if self.durable:
                 os.fsync(descriptor)
 
-    @contextmanager
-    def _opened(self, file: SourceFile, flags: int) -> Iterator[int]:
-        """A descriptor of the copy of a file."""
-        descriptor = self.target.open_file(file.name, flags)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
+    def _opened(self, file: SourceFile, flags: int) -> AbstractContextManager[int]:
+        return closing_descriptor(self.target.open_file(file.name, flags))
 
     def _errors(self, file: SourceFile, verb: str) -> AbstractContextManager[None]:
         return _errors(self.target.path / file.name, verb)

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 from packtrain._core.errors import CorruptFile
 from packtrain._core.files import is_temporary, write_file
 from packtrain._core.locks import lock_holders
-from packtrain._core.opening import open_regular, read_regular
+from packtrain._core.opening import closing_descriptor, open_regular, read_regular
 from packtrain._core.problems import error_kind
 from packtrain._core.processes import boot_id
 
@@ -145,14 +145,12 @@ class ChunkFiles:
         if self._is_synced(chunk):
             return
         try:
-            descriptor = open_regular(self._path(chunk), follow=False)
+            opened = open_regular(self._path(chunk), follow=False)
         except FileNotFoundError:
             return
-        try:
+        with closing_descriptor(opened) as descriptor:
             os.fsync(descriptor)
             os.fchmod(descriptor, _SYNCED)
-        finally:
-            os.close(descriptor)
 
     def show(self, chunk: int, state: int) -> None:
         """Tells readers that a chunk is there, `WHOLE` or `WRONG`."""

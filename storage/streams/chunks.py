@@ -34,8 +34,7 @@ from packtrain._core.problems import reading
 from ..staging.documents import BLOCK
 from ..staging.folder import Folder
 from .cutting import APART, chunk_starts, space_of
-
-Integers = npt.NDArray[np.int64]
+from .order import Integers
 
 _CHECKSUMS: Final = "table.json"
 _VERSION: Final = 1

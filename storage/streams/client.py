@@ -10,7 +10,6 @@ import fcntl
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +30,7 @@ from .connections import BUCKET, Connection, Connections
 from .layout import WRONG, Present, chunk_path
 from .order_files import OrderChunks, OrderLease
 from .policy import Reading
-from .protocol import Ahead, Ask, Fill, Hello, Read, State, digest_of_access
+from .protocol import Ahead, Ask, Fill, Read, State
 
 _MOST_ROUNDS: Final = 5
 """How often a chunk that is there, as the fetcher says, may not be."""
@@ -80,7 +79,7 @@ class ChunkCache:
         self.table: Final = ChunkTable.load(entry, Manifest.load(self.dataset))
         self._known: Final = Present(entry, len(self.table))
         self.present: Final = self._known.bytes
-        self._connections: Final = Connections(entry, url, partial(_hello, url, budget, check), objects)
+        self._connections: Final = Connections(entry, url, budget, check, objects)
 
     def __reduce__(self) -> tuple[Callable[..., ChunkCache], tuple[Path, int, str, bool, Url]]:
         return type(self), self._arguments
@@ -260,8 +259,3 @@ class RegisteredRank(FillRequest):
             # It may have been removed since another fetcher was told of it.
             self._order.renew()
         return super()._begun()
-
-
-def _hello(url: Url, budget: int, check: bool) -> Hello:
-    # The environment may have changed since the last connection.
-    return Hello(budget, check, digest_of_access(url))

@@ -28,12 +28,13 @@ from packtrain._core.files import file_errors
 from packtrain._core.forks import call_in_forked
 from packtrain._core.launching import NotBegun, launch
 from packtrain._core.locks import Lock, lock_holders
+from packtrain._core.opening import closing_descriptor
 
 from ..remote.urls import Url
 from ..staging.documents import write_origin
 from ..staging.folder import Folder
 from .layout import LOCK, LOG, MOST_LOG, START, address_in, peer
-from .protocol import Ask, Done, Hello, LineBuffer, Ping, Request, request_line
+from .protocol import Ask, Done, Hello, LineBuffer, Ping, Request, digest_of_access, request_line
 
 BUCKET: Final = "packtrain._storage.remote.bucket:patient_bucket"
 """What makes a fetcher's object store, unless a test has another."""
@@ -57,14 +58,16 @@ class Connections:
     Args:
         entry: Folder of the cache.
         url: Address of the dataset, from which a fetcher that is started here fetches.
-        hello: Makes what each connection begins with.
+        budget: Bytes that the cache may take.
+        check: Whether this process compares checksums.
         objects: What makes the object store of the fetcher, ``"MODULE:NAME"``.
     """
 
-    def __init__(self, entry: Path, url: Url, hello: Callable[[], Hello], objects: str) -> None:
+    def __init__(self, entry: Path, url: Url, budget: int, check: bool, objects: str) -> None:
         self._entry = entry
         self._url = url
-        self._hello = hello
+        self._budget = budget
+        self._check = check
         self._objects = objects
         self._idle = list[Connection]()
         self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
@@ -171,7 +174,8 @@ class Connections:
         self._all.add(connection)
         try:
             connection.connect()
-            connection.ask(self._hello())
+            # The environment may have changed since the last connection.
+            connection.ask(Hello(self._budget, self._check, digest_of_access(self._url)))
         except (FileNotFoundError, ConnectionError, EOFError):
             connection.close()
             return None
@@ -208,15 +212,13 @@ def start_fetcher(entry: Path, objects: str) -> dict[str, Any]:
     """
     job = json.dumps({"entry": os.fspath(entry), "objects": objects}).encode()
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-    log = os.open(entry / LOG, flags, 0o600)
-    try:
+    with closing_descriptor(os.open(entry / LOG, flags, 0o600)) as log:
         if os.fstat(log).st_size > MOST_LOG:
             os.ftruncate(log, 0)
-        return launch(_MAIN, job, detached=True, output=log, seconds=_START_SECONDS)[1]
-    except NotBegun as error:
-        raise NotBegun(f"the fetcher of {entry} did not begin: {error}. {last_words(entry)}") from None
-    finally:
-        os.close(log)
+        try:
+            return launch(_MAIN, job, detached=True, output=log, seconds=_START_SECONDS)[1]
+        except NotBegun as error:
+            raise NotBegun(f"the fetcher of {entry} did not begin: {error}. {last_words(entry)}") from None
 
 
 def last_words(entry: Path) -> str:

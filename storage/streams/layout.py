@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Final
 
 from packtrain._core.errors import CorruptFile, StagingError
-from packtrain._core.opening import open_regular
+from packtrain._core.opening import closing_descriptor, open_regular
 from packtrain._core.problems import reading
 from packtrain._core.processes import boot_id
 
@@ -97,15 +97,13 @@ class Present:
     def __init__(self, entry: Path, chunks: int, *, write: bool = False) -> None:
         path = self._path = entry / PRESENT
         with reading(path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW) if write else open_regular(path)
-        try:
+            opened = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW) if write else open_regular(path)
+        with closing_descriptor(opened) as descriptor:
             self._status = os.fstat(descriptor)
             if self._status.st_size != chunks:
                 raise CorruptFile(f"{path} is damaged: it does not have {chunks} bytes. {OPEN_AGAIN}", file=PRESENT)
             access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ
             self.bytes = memoryview(mmap.mmap(descriptor, chunks, access=access) if chunks else bytearray())
-        finally:
-            os.close(descriptor)
 
     @staticmethod
     def mend(entry: Path, chunks: int) -> None:

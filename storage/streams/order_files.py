@@ -19,18 +19,16 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from packtrain._core.errors import CorruptFile, StagingError
 from packtrain._core.files import file_errors
 from packtrain._core.npy import npy_header
+from packtrain._core.opening import closing_descriptor
 
 from ..staging.documents import allocated_bytes
 from ..staging.folder import Folder
 from .layout import ORDERS
-from .order import Visits
-
-Integers = npt.NDArray[np.int64]
+from .order import Integers, Visits
 
 _DIGITS: Final = 32
 _SUFFIX: Final = ".npy"
@@ -196,13 +194,10 @@ class OrderFiles:
                 folder.remove(name)
                 continue
             with suppress(FileNotFoundError, BlockingIOError):
-                descriptor = folder.open_file(name, os.O_RDONLY)
-                try:
+                with closing_descriptor(folder.open_file(name, os.O_RDONLY)) as descriptor:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     # While it is locked: whoever waits for the lock sees then that the file has no name any more.
                     folder.remove(name)
-                finally:
-                    os.close(descriptor)
                 self._known.pop(name.removesuffix(_SUFFIX), None)
 
 

@@ -26,10 +26,9 @@ import numpy.typing as npt
 
 from packtrain._core.typed import MOST, Between
 
-from .order import ChunkOrder, Visits
+from .order import ChunkOrder, Integers, Visits
 from .order_files import OrderChunks
 
-Integers = npt.NDArray[np.int64]
 Distances = npt.NDArray[np.float64]
 OrderName = tuple[str | None, int, int]
 """Digest of the chunks, None for those of the cache; lanes and window."""

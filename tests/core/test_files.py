@@ -18,13 +18,6 @@ from packtrain.errors import NoSpace, OutputConflict, PackError, ShardFailed
 
 
 class TestWriteFile:
-    def test_it_writes_all_chunks(self, tmp_path: Path) -> None:
-        files.write_file(tmp_path / "a", [b"one", memoryview(b"two"), b""])
-        assert (tmp_path / "a").read_bytes() == b"onetwo"
-        files.write_file(tmp_path / "a", [])
-        assert (tmp_path / "a").read_bytes() == b""
-        assert list(tmp_path.iterdir()) == [tmp_path / "a"]
-
     def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(self, tmp_path: Path) -> None:
         def chunks() -> Iterator[bytes]:
             yield b"half"
@@ -116,25 +109,6 @@ def test_the_checksum_of_a_file_is_that_of_its_bytes(tmp_path: Path, size: int) 
 
 
 class TestLocked:
-    def test_one_writer_or_several_readers(self, tmp_path: Path) -> None:
-        path = tmp_path / "plan.json"
-        path.touch()
-
-        def refused(*, shared: bool) -> bool:
-            try:
-                with Lock(path, shared=shared, wait=False):
-                    return False
-            except BlockingIOError:
-                return True
-
-        with Lock(path):
-            assert refused(shared=True)
-            assert refused(shared=False)
-        with Lock(path, shared=True):
-            assert not refused(shared=True)
-            assert refused(shared=False)
-        assert not refused(shared=False)
-
     @pytest.mark.parametrize("shared", [False, True])
     def test_a_second_packer_is_told(self, tmp_path: Path, shared: bool) -> None:
         path = tmp_path / "plan.json"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import fcntl
-import gc
 import io
-import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -25,7 +23,6 @@ from hypothesis import strategies as st
 from packtrain._core import generations
 from packtrain._core.errors import (
     CorruptFile,
-    DatasetError,
     GenerationGone,
     NotADataset,
     UnreadableFile,
@@ -329,17 +326,6 @@ def test_a_lease_on_something_else_is_refused(root: Path, damage: str) -> None:
         GenerationLease(root, 17)
 
 
-def test_a_dropped_lease_ends_at_once(root: Path) -> None:
-    gc.disable()
-    try:
-        lease = GenerationLease(root, 17)
-        assert not retire(root, 17)
-        del lease
-        assert retire(root, 17)
-    finally:
-        gc.enable()
-
-
 def test_a_forked_child_holds_no_lease(root: Path) -> None:
     lease = GenerationLease(root, 17)
     receive, send = os.pipe()
@@ -358,45 +344,3 @@ def test_a_forked_child_holds_no_lease(root: Path) -> None:
         os.waitpid(child, 0)
         os.close(receive)
         os.close(send)
-
-
-def _publish_and_retire(root: Path, seconds: float) -> None:
-    """A filler that is in a hurry: each generation is retired as soon as there is a later one."""
-    number, end = 17, time.monotonic() + seconds
-    while time.monotonic() < end:
-        number += 1
-        Generation(number, 1, number, number, (1,), (1,), (number,)).publish(root)
-        for old in generation_numbers(root)[:-1]:
-            retire(root, old)
-
-
-@pytest.fixture
-def hurried(memory_path: Path) -> Iterator[Path]:
-    """A cache whose generations are replaced as fast as it goes, by another process."""
-    (memory_path / GENERATIONS).mkdir()
-    GENERATION.publish(memory_path)
-    process = multiprocessing.get_context("fork").Process(target=_publish_and_retire, args=(memory_path, 0.6))
-    process.start()
-    yield memory_path
-    process.join()
-    assert process.exitcode == 0
-
-
-def test_a_leased_generation_is_there_however_fast_others_go(hurried: Path) -> None:
-    held = gone = 0
-    end = time.monotonic() + 0.4
-    while time.monotonic() < end:
-        number = generation_numbers(hurried)[-1]
-        try:
-            with GenerationLease(hurried, number):
-                for _ in range(3):
-                    assert Generation.load(hurried, number).number == number
-                assert number in generation_numbers(hurried)
-            held += 1
-        except GenerationGone:
-            # Only ever because there is a later one.
-            assert generation_numbers(hurried)[-1] > number
-            gone += 1
-        except DatasetError as error:
-            pytest.fail(f"{error!r} after {held} leases and {gone} that were gone")
-    assert held

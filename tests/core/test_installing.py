@@ -27,50 +27,35 @@ def test_what_is_missing_for_compiling(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert list(installing.missing_packages()) == ["gcc", "libnone-dev"]
 
 
+AGAIN = ["--force-reinstall", "--no-deps"]
+ANEW = [*AGAIN, "--no-binary", "packtrain", "packtrain"]
+
+
 @pytest.mark.parametrize(
-    ("origin", "expected"),
+    ("origin", "built", "extra"),
     [
         (
             {"url": "file:///home/me/pack%20train", "dir_info": {"editable": True}},
             ["--no-deps", "--editable", "/home/me/pack train"],
+            ["-e", "/home/me/pack train[dali]"],
         ),
         (
             {"url": "file:///home/me/packtrain", "dir_info": {}},
-            ["--force-reinstall", "--no-deps", "file:///home/me/packtrain"],
+            [*AGAIN, "file:///home/me/packtrain"],
+            ["/home/me/packtrain[dali]"],
         ),
         (
             {"url": "https://git.example/p", "vcs_info": {"vcs": "git", "commit_id": "0a1b"}},
-            ["--force-reinstall", "--no-deps", "git+https://git.example/p@0a1b"],
-        ),
-        (
-            {"url": "file:///tmp/packtrain-0.1.0-py3-none-any.whl", "archive_info": {}},
-            ["--force-reinstall", "--no-deps", "--no-binary", "packtrain", "packtrain"],
-        ),
-        (None, ["--force-reinstall", "--no-deps", "--no-binary", "packtrain", "packtrain"]),
-    ],
-)
-def test_packtrain_is_built_from_where_it_came_from(
-    monkeypatch: pytest.MonkeyPatch, origin: dict[str, object] | None, expected: list[str]
-) -> None:
-    installed_from(monkeypatch, origin)
-    assert shlex.split(installing.build_command([]))[3:] == ["install", *expected]
-
-
-@pytest.mark.parametrize(
-    ("origin", "expected"),
-    [
-        ({"url": "file:///home/me/pack%20train", "dir_info": {"editable": True}}, ["-e", "/home/me/pack train[dali]"]),
-        ({"url": "file:///home/me/packtrain", "dir_info": {}}, ["/home/me/packtrain[dali]"]),
-        ({"url": "file:///tmp/packtrain-0.1.0.tar.gz", "archive_info": {}}, ["/tmp/packtrain-0.1.0.tar.gz[dali]"]),
-        (
-            {"url": "https://git.example/p", "vcs_info": {"vcs": "git", "commit_id": "0a1b"}},
+            [*AGAIN, "git+https://git.example/p@0a1b"],
             ["packtrain[dali] @ git+https://git.example/p@0a1b"],
         ),
-        (None, ["packtrain[dali]"]),
+        ({"url": "file:///tmp/p-py3-none-any.whl", "archive_info": {}}, ANEW, ["/tmp/p-py3-none-any.whl[dali]"]),
+        (None, ANEW, ["packtrain[dali]"]),
     ],
 )
-def test_an_extra_is_installed_from_where_packtrain_came_from(
-    monkeypatch: pytest.MonkeyPatch, origin: dict[str, object] | None, expected: list[str]
+def test_packtrain_and_its_extras_are_installed_from_where_it_came_from(
+    monkeypatch: pytest.MonkeyPatch, origin: dict[str, object] | None, built: list[str], extra: list[str]
 ) -> None:
     installed_from(monkeypatch, origin)
-    assert shlex.split(installing.extra_command("dali")) == ["pip", "install", *expected]
+    assert shlex.split(installing.build_command([]))[3:] == ["install", *built]
+    assert shlex.split(installing.extra_command("dali")) == ["pip", "install", *extra]

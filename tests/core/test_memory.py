@@ -66,20 +66,16 @@ class Hierarchy:
 
 @pytest.mark.parametrize("version", [1, 2])
 class TestCgroup:
-    def test_page_cache_counts_as_free_and_tmpfs_does_not(self, version: int, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("limit", "left"), [(6000, 6000 - (5000 - 4500)), (1 << 62, 1000 * 1024), (100, 0)], ids=["", "machine", "none"]
+    )
+    def test_page_cache_counts_as_free_and_tmpfs_does_not(
+        self, version: int, tmp_path: Path, limit: int, left: int
+    ) -> None:
+        """The machine may have less; and who uses more than is allowed has nothing left."""
         here = Hierarchy(tmp_path, version)
-        here.group("", 6000, used=5000, cache=4500)
-        assert available_memory(here.proc) == 6000 - (5000 - 4500)
-
-    def test_the_machine_may_have_less(self, version: int, tmp_path: Path) -> None:
-        here = Hierarchy(tmp_path, version)
-        here.group("", 1 << 62)
-        assert available_memory(here.proc) == 1000 * 1024
-
-    def test_more_used_than_allowed_leaves_nothing(self, version: int, tmp_path: Path) -> None:
-        here = Hierarchy(tmp_path, version)
-        here.group("", 100)
-        assert available_memory(here.proc) == 0
+        here.group("", limit, used=5000, cache=4500)
+        assert available_memory(here.proc) == left
 
     def test_every_group_above_limits_too(self, version: int, tmp_path: Path) -> None:
         """As in a Slurm job, whose own group has no limit, but that of the job."""

@@ -40,8 +40,3 @@ def test_each_failure_has_its_error_and_its_remedy(tmp_path: Path, number: int) 
 def test_a_missing_file_may_mean_something_to_the_caller(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), reading(tmp_path / "x", missing=False):
         (tmp_path / "x").read_bytes()
-
-
-def test_other_errors_pass(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), reading(tmp_path):
-        raise KeyError

@@ -117,8 +117,3 @@ def test_what_a_text_spells_and_what_a_class_refuses_are_named_too() -> None:
         parse(Body, {"labels": 3})
     with pytest.raises(Mismatch, match=r"^quality=0: expected a whole number from 1 to 100$"):
         parse(StoreOptions, asdict(StoreOptions()) | {"quality": 0})
-
-
-def test_a_type_that_no_document_can_hold_is_our_own_mistake() -> None:
-    with pytest.raises(TypeError, match="not a type that a document can hold"):
-        parse(bytes, b"")

@@ -117,11 +117,6 @@ class TestFill:
         cache.close()
         assert not is_filled(cache.root)
 
-    def test_one_that_outlives_is_left_alone(self, cache: GrowingCache) -> None:
-        cache.fill(fillers.steady, outlive=True)
-        cache.close()
-        assert is_filled(cache.root)
-
     def test_values_are_checked_at_once(self, root: Path) -> None:
         with pytest.raises(UsageError, match="headroom"):
             GrowingCache(root, "1GiB", headroom=2)

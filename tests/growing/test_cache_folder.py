@@ -18,7 +18,7 @@ from packtrain._core.manifest import CACHE
 from packtrain._growing.cache_folder import FILES, FOLDERS, lock_cache
 from packtrain._growing.options import FillOptions
 from packtrain._growing.process import run
-from packtrain.errors import FillError, OutputConflict
+from packtrain.errors import OutputConflict
 
 STRANGER = 12345
 OPTIONS = FillOptions(budget="4MiB", shard_size="128KiB")
@@ -129,12 +129,6 @@ class TestWhoCanChangeIt:
         (tmp_path / "way").symlink_to("disk/../disk")
         run(tmp_path / "way" / "cache", few, OPTIONS)
         assert (tmp_path / "disk" / "cache" / CACHE).exists()
-
-    def test_links_in_a_circle_are_an_error(self, tmp_path: Path) -> None:
-        (tmp_path / "here").symlink_to("there")
-        (tmp_path / "there").symlink_to("here")
-        with pytest.raises(FillError, match="symbolic links"):
-            run(tmp_path / "here" / "cache", few, OPTIONS)
 
 
 @needs_root

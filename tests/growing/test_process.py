@@ -15,7 +15,7 @@ import pytest
 from helpers import fillers
 from helpers.fillers import BUDGET, SHARD, ready, trainer, wait_until_unfilled
 
-from packtrain._core.errors import FillError, OutputConflict, UsageError
+from packtrain._core.errors import FillError, UsageError
 from packtrain._core.generations import LOG, generation_numbers
 from packtrain._core.launching import Launched
 from packtrain._growing.cache_folder import is_filled
@@ -43,20 +43,8 @@ def test_a_filler_in_this_process_fills_until_its_source_ends(root: Path) -> Non
 
 
 class TestBegin:
-    def test_it_fills_when_start_returns(self, root: Path, filler: Launched) -> None:
-        assert is_filled(root)
-        assert filler.pid != os.getpid()
-        assert read_status(root).process in (0, filler.pid)
-
     def test_it_gives_way_to_training(self, filler: Launched) -> None:
         assert os.getpriority(os.PRIO_PROCESS, filler.pid) > os.getpriority(os.PRIO_PROCESS, 0)
-
-    def test_a_second_one_is_refused(self, root: Path, filler: Launched) -> None:
-        with pytest.raises(OutputConflict, match=f"another filler works in {root} .*kill {filler.pid}"):
-            start(root, fillers.steady, OPTIONS, outlive=False)
-        with pytest.raises(OutputConflict, match="another filler works"):
-            run(root, fillers.few, OPTIONS)
-        assert filler.ended() is None
 
     @pytest.mark.parametrize("source", [lambda: iter(()), fillers.few()], ids=["lambda", "iterator"])
     def test_a_source_that_cannot_be_sent_is_refused(self, root: Path, source: Any) -> None:
@@ -131,17 +119,6 @@ class TestEnd:
         os.kill(filler.pid, signal.SIGSTOP)
         filler.close()
         assert not is_filled(root)
-
-    def test_it_ends_when_its_trainer_is_killed_beside_a_fork(self, tmp_path: Path, root: Path) -> None:
-        body = 'cache.fill(fillers.steady)\nif not os.fork():\n    time.sleep(60)\nprint("ready", flush=True)'
-        with trainer(tmp_path, body + "\ntime.sleep(60)", root) as process:
-            try:
-                ready(process)
-                assert is_filled(root)
-                process.kill()
-                wait_until_unfilled(root)
-            finally:
-                os.killpg(process.pid, signal.SIGKILL)
 
     @pytest.mark.complete
     @pytest.mark.parametrize(

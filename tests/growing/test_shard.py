@@ -11,8 +11,8 @@ from helpers.memory import disk_factory
 
 from packtrain._core.mounts import file_system
 from packtrain._growing import shard as module
-from packtrain._growing.shard import drop_from_memory, stays_in_memory, write_behind
-from packtrain._storage.staging.kernel import cached_pages
+from packtrain._growing.shard import stays_in_memory, write_behind
+from packtrain._storage.staging.kernel import cached_pages, drop_from_memory
 
 MiB = 1 << 20
 SIZE = 3 * MiB + 77

@@ -146,10 +146,6 @@ def test_a_source_that_never_yields_a_sample_is_given_up(clock: Time) -> None:
     assert figures.failures == 8
 
 
-def test_a_source_that_ever_yielded_a_sample_is_not_given_up(clock: Time) -> None:
-    assert list(taken(numbers(1, *[0] * 100, 1))) == [0, 1]
-
-
 @pytest.mark.parametrize("error", [UsageError("no such dataset"), MissingDependency("pip install it")])
 def test_what_the_user_has_to_mend_ends_it_at_once(error: Exception, clock: Time) -> None:
     def source() -> Iterator[Any]:

@@ -66,11 +66,6 @@ class TestDocument:
         after(monkeypatch, "monotonic", 2)
         assert file.update(FillFigures(samples=1)) is not None
 
-    def test_it_has_a_checksum_and_leaves_nothing_else(self, root: Path) -> None:
-        told(root)
-        assert load_document(root / STATUS, newest=1)["process"] == os.getpid()
-        assert {path.name for path in root.iterdir()} == {READERS, STATUS}
-
     def test_it_fits_the_room_that_is_reserved_for_it(self, root: Path) -> None:
         file = StatusFile(root, BUDGET)
         now = time.time_ns()

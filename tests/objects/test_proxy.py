@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import http.client
-import os
-import signal
-import subprocess
-import sys
-import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from helpers.objects.faults import (
     SLOW_DOWN,
-    Chances,
     Corrupt,
-    Fault,
     Request,
     Reset,
     Rule,
-    Script,
     Shift,
     Stall,
     Status,
@@ -36,10 +24,6 @@ from helpers.objects.faults import (
 from helpers.objects.programs import HOST, ask
 from helpers.objects.proxy import Proxy, Traffic, proxy
 from helpers.objects.servers import BUCKET, Server
-from helpers.processes import ended
-from helpers.waiting import wait_until
-from hypothesis import given
-from hypothesis import strategies as st
 
 # What the tests of packtrain stand on, and what they would show by failing.
 pytestmark = pytest.mark.complete
@@ -69,15 +53,6 @@ def test_without_faults_nothing_changes(nginx_server: Server, between: Proxy) ->
             for path in (PATH, "/nothing", f"{PATH}?versionId=1"):
                 direct = ask(nginx_server.port, method, path, headers=headers)
                 assert ask(between.port, method, path, headers=headers) == direct, (method, headers, path)
-
-
-def test_another_client_gets_the_same(between: Proxy) -> None:
-    url = f"http://{HOST}:{between.port}{PATH}"
-    with urllib.request.urlopen(url) as answer:
-        assert answer.read() == DATA
-    between.script(Rule(Status(500)))
-    with pytest.raises(urllib.error.HTTPError, match="500"):
-        urllib.request.urlopen(url)
 
 
 def test_one_connection_takes_many_requests(between: Proxy) -> None:
@@ -211,97 +186,3 @@ def test_rules_choose_requests(between: Proxy) -> None:
     assert [ask(between.port, "HEAD", PATH)[0] for _ in range(3)] == [503] * 3
     between.script()
     assert ask(between.port, "HEAD", PATH)[0] == 200
-
-
-FAULTS: list[Fault] = [Status(500), SLOW_DOWN, Reset(), Reset(0.3), Corrupt(), Truncate(), Shift()]
-
-
-@given(seed=st.integers(0, 2**32), chance=st.floats(0, 1 / len(FAULTS)), most=st.integers(0, 4))
-def test_chances_depend_on_nothing_but_the_seed_and_the_requests(seed: int, chance: float, most: int) -> None:
-    requests = [Request("GET", f"/object {number}") for number in range(20)]
-    chances = Chances(seed, tuple((fault, chance) for fault in FAULTS), most=most)
-    one, other = Script(chances=chances), Script(chances=chances)
-    forward = [[one.decide(request) for request in requests] for _ in range(most + 1)]
-    backward = [[other.decide(request) for request in reversed(requests)][::-1] for _ in range(most + 1)]
-    assert forward == backward
-    assert forward[most] == [None] * len(requests)
-    assert one.decide(Request("PUT", "/object 0")) is None
-
-
-def test_chances_come_as_often_as_they_should() -> None:
-    script = Script(chances=Chances(1, ((Status(500), 0.25), (Reset(), 0.5))))
-    drawn = [script.decide(Request("GET", str(number))) for number in range(4000)]
-    assert 850 < drawn.count(Status(500)) < 1150
-    assert 1850 < drawn.count(Reset()) < 2150
-
-
-@contextmanager
-def odd_server() -> Iterator[int]:
-    """A server whose answers are in chunks, or end with the connection; it repeats the body of a request."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-            if self.path == "/chunks":
-                self.send_response(200)
-                self.send_header("Transfer-Encoding", "chunked")
-                self.end_headers()
-                for start in range(0, len(body), 1000):
-                    part = body[start : start + 1000]
-                    self.wfile.write(f"{len(part):x};name=value\r\n".encode() + part + b"\r\n")
-                self.wfile.write(b"0\r\nTrailer: value\r\n\r\n")
-            else:
-                self.send_response(200)
-                self.send_header("Connection", "close")
-                self.end_headers()
-                self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer((HOST, 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-@pytest.mark.parametrize("path", ["/chunks", "/end"])
-def test_every_way_to_frame_a_body(path: str) -> None:
-    with odd_server() as port, proxy(port) as between:
-        for size in (0, 1, 999, 100_000):
-            body = os.urandom(size)
-            headers = {"Expect": "100-continue"} if size == 999 else {}
-            assert ask(between.port, "POST", path, body, headers) == (200, body)
-        between.script(Rule(Corrupt(0), method="POST"))
-        assert ask(between.port, "POST", path, b"abc") == (200, bytes([ord("a") ^ 0x55]) + b"bc")
-        assert between.traffic().bytes == 0 + 1 + 999 + 100_000 + 3
-
-
-def test_a_server_that_is_gone_resets_connections() -> None:
-    with odd_server() as port:
-        pass
-    with proxy(port) as between, pytest.raises(ConnectionResetError):
-        get(between.port)
-
-
-def test_it_ends_with_the_process_that_started_it(nginx_server: Server) -> None:
-    program = (
-        f"import sys, time; sys.path[:] = {sys.path!r}\n"
-        "from helpers.objects.proxy import proxy\n"
-        f"with proxy({nginx_server.port}) as between:\n"
-        "    print(between.pid, flush=True)\n"
-        "    time.sleep(600)\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        pid = int(child.stdout.readline())
-        os.kill(pid, 0)
-        child.send_signal(signal.SIGKILL)
-    wait_until(lambda: ended(pid), "it has ended", 20)

@@ -68,6 +68,11 @@ def listed_values(folder: Path, out: Path, more: Sequence[str] = ()) -> tuple[Pa
 
 
 @pytest.mark.complete
+@pytest.mark.parametrize(
+    "store",
+    ["moto", *(pytest.param(other, marks=pytest.mark.stress) for other in ("azurite", "xml_gcs"))],
+    indirect=True,
+)
 def test_the_same_changes_make_the_same_rows(store: Server, tmp_path: Path) -> None:
     url = check_changes(tmp_path, lambda folder: uploaded(store, folder), partial(objects_of, store))
     (tmp_path / "staged").mkdir()

@@ -32,6 +32,7 @@ from packtrain import (
     verify,
 )
 from packtrain._core import version_files, versions
+from packtrain._core.manifest import manifest_bytes
 from packtrain._core.versions import newest_version
 from packtrain._packer import removing
 from packtrain._packer.pins import pin, unpin
@@ -79,7 +80,7 @@ def test_a_version_that_is_open_stays_where_others_begin_versions_late(
 ) -> None:
     """They find the document that readers hold, and leave it there."""
     out, opened = packed(image_set(tmp_path / "images", 4), tmp_path / "out", "tar"), list[object]()
-    read = versions._manifest_bytes
+    read = manifest_bytes
 
     def late(path: Path) -> bytes:
         data = read(path)
@@ -88,7 +89,7 @@ def test_a_version_that_is_open_stays_where_others_begin_versions_late(
         opened.append(open_dataset(out, version=1))
         return data
 
-    monkeypatch.setattr(versions, "_manifest_bytes", late)
+    monkeypatch.setattr("packtrain._core.versions.manifest_bytes", late)
     versions.begin_versions(out)
     with pytest.raises(OutputConflict, match="version 1 is open by process"):
         drop_version(out, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,12 +63,23 @@ def test_an_address(text: str, url: Url) -> None:
         "https://?",
         "az://account/container?sv=1&sig=SECRET",
         " https://user:SECRET@host/key",
+        "s3://key:SECRET@bucket/object",
+        "https://host/object?Signature=SECRET",
+        "https://host/object#SECRET",
+        "ftp://user:SECRET@host/object",
+        "https://user:SECRET@host/../object",
+        "https://host/../object?sig=SECRET",
+        "s3:///?sig=SECRET",
+        "https://user:SECRET/more@host/object",
+        "https:////user:SECRET@host/object",
+        "s3:////?sig=SECRET",
         "s3://bucket/key?X-Amz-Date=1&X-Amz-Signature=SECRET",
     ],
 )
 def test_what_is_not_an_address(text: str) -> None:
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError) as caught:
         Url.parse(text)
+    assert "SECRET" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_folders_and_names() -> None:

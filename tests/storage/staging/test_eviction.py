@@ -47,14 +47,6 @@ def there(place: Path) -> set[Path]:
 
 
 class TestOrder:
-    def test_opening_and_staging_are_uses(self, datasets: tuple[Path, ...], place: Path) -> None:
-        first, second, third = staged_and_released(datasets[:3], place)
-        RecordStore(second)
-        staged(datasets[0], place)
-        new = stage(datasets[3], StageOptions(to=place, budget=budget_of(place, 3)))
-        assert there(place) == {first, second, new.path}
-        assert not third.exists()
-
     def test_interrupted_copies_go_before_anything(
         self, datasets: tuple[Path, ...], place: Path, tmp_path: Path, start: Callable[[], Child]
     ) -> None:
@@ -178,22 +170,6 @@ class TestStays:
         assert (again.path, again.copied) == (only, 0)
         again.lease.close()
         assert [entry.path for entry in evict(place)] == [only]
-
-    def test_staging_the_only_copy_does_not_make_it_its_own_source(self, place: Path, tmp_path: Path) -> None:
-        source = packed_pictures(tmp_path / "first", 90)
-        (only,) = staged_and_released([source], place)
-        shutil.rmtree(source)
-        staged(only, place)
-        assert evict(place) == []
-        assert only.is_dir()
-
-    def test_if_there_is_no_room_nothing_goes(self, datasets: tuple[Path, ...], place: Path) -> None:
-        first, second = staged_and_released(datasets[:2], place)
-        store = RecordStore(second)
-        with pytest.raises(NoRoom, match=rf"{first.name} \(not enough by itself\), {second.name} \(in use\)"):
-            stage(big := datasets[2], StageOptions(to=place, budget=budget_of(place, 1)))
-        assert there(place) == {first, second}, big
-        del store
 
 
 class TestByName:

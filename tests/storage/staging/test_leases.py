@@ -36,15 +36,6 @@ def staged(dataset: Path, place: Path) -> Staged:
 
 
 class TestInOneProcess:
-    def test_until_it_is_closed(self, staged: Staged, place: Path) -> None:
-        assert the_entry(place).leased
-        with pytest.raises(Leased, match=rf"{staged.id} is being read by process {os.getpid()}\b"):
-            evict(place, [staged.id])
-        assert evict(place) == []
-        staged.lease.close()
-        assert not the_entry(place).leased
-        assert evict(place)
-
     def test_closed_twice_it_closes_nothing_else(self, staged: Staged, place: Path) -> None:
         number = staged.lease.fileno()
         staged.lease.close()
@@ -104,15 +95,6 @@ class TestInOneProcess:
 
 
 class TestKilled:
-    def test_one_that_opened_the_path(self, staged: Staged, place: Path, start: Callable[[], Child]) -> None:
-        reader = start()
-        reader.do("open_store", path=staged.path, name="store")
-        staged.lease.close()
-        with pytest.raises(Leased, match=f"process {reader.pid}"):
-            evict(place, [staged.id])
-        reader.kill()
-        assert evict(place, [staged.id])
-
     @pytest.mark.parametrize("what", ["staged", "opened"])
     def test_a_worker_outlives_its_parent(
         self, dataset: Path, place: Path, children: Children, start: Callable[[], Child], what: str

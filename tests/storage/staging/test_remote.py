@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import gc
 import os
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.staging.laws import assert_same, assert_tidy, big_dataset, root_of
+from helpers.staging.laws import assert_same, big_dataset, root_of
 from helpers.staging.remote import BUCKET, FolderObjects, installed
 from helpers.staging.unused import SLACK, budget_of, staged, writable_shard
 from helpers.support import flip
@@ -28,7 +27,6 @@ from packtrain._storage.staging.source import SourceDataset
 from packtrain.errors import (
     CorruptFile,
     NoRoom,
-    NoSpace,
     NotADataset,
     RemoteError,
     SourceChanged,
@@ -62,14 +60,6 @@ def shard_of(objects: FolderObjects, url: str) -> Path:
 
 
 class TestCopying:
-    def test_the_copy_is_the_dataset(self, url: str, datasets: tuple[Path, ...], place: Path) -> None:
-        path = staged(url, place)
-        assert_same(path, datasets[3])
-        assert path.name.startswith("eels-")
-        assert_tidy(place, path)
-        (entry,) = entries(place)
-        assert (str(entry.source), entry.state) == (url, "complete")
-
     def test_it_shares_the_entry_with_the_same_content_on_a_disk(
         self, url: str, datasets: tuple[Path, ...], place: Path
     ) -> None:
@@ -296,16 +286,6 @@ class TestFaults:
             stage(url, place)
         assert [entry.state for entry in entries(place)] == ["interrupted"]
 
-    def test_a_disk_that_is_full(
-        self, url: str, objects: FolderObjects, place: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def fail(*_: object) -> int:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-        monkeypatch.setattr(objects, "copy_into", fail)
-        with pytest.raises(NoSpace, match=rf"no space left for {place}.*run the same command again"):
-            stage(url, place)
-
     def test_a_dataset_that_is_replaced_meanwhile(
         self, url: str, objects: FolderObjects, datasets: tuple[Path, ...], place: Path, tmp_path: Path
     ) -> None:
@@ -324,26 +304,6 @@ class TestFaults:
         with pytest.raises(SourceChanged):
             stage(url, place)
         assert_same(staged(url, place), datasets[2])
-
-    @pytest.mark.complete
-    def test_a_copy_that_was_stopped_goes_on(self, objects: FolderObjects, tmp_path: Path, place: Path) -> None:
-        url = uploaded(objects, big_dataset(tmp_path / "big", [100 * MiB]), f"{BUCKET}/big")
-
-        def stop(member: str, key: str) -> None:
-            if len(objects.asked("read_into")) > 8:
-                raise RemoteError("reset")
-
-        objects.fault = stop
-        with pytest.raises(RemoteError, match="reset"):
-            stage(url, StageOptions(to=place, threads=2))
-        objects.fault = lambda member, key: None
-        result = stage(url, place)
-        assert 0 < result.copied < 100 * MiB
-        assert_same(result.path, tmp_path / "big")
-        result.lease.close()
-        gc.collect()  # the lease of the first call, which its traceback holds
-        # Also what was copied before counts as seen.
-        assert [entry.path for entry in evict(place, [result.id])] == [result.path]
 
 
 def test_nobody_continues_while_something_still_writes_for_a_killed_process(
@@ -375,15 +335,6 @@ def test_nobody_continues_while_something_still_writes_for_a_killed_process(
 
 
 class TestEviction:
-    def test_a_copy_goes_that_can_be_made_again(
-        self, url: str, objects: FolderObjects, datasets: tuple[Path, ...], place: Path
-    ) -> None:
-        path = staged(url, place)
-        objects.requests.clear()
-        staged(datasets[0], place, budget=budget_of(place, 1))
-        assert not path.exists()
-        assert objects.asked("read_into") == [], "it was enough to ask"
-
     @pytest.mark.parametrize(
         "how", ["the manifest is gone", "a shard is gone", "a shard is shorter", "another dataset"]
     )

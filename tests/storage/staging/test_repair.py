@@ -48,16 +48,6 @@ def test_it_is_found_and_mended(staged: Staged, dataset: Path, place: Path, name
     assert verify(staged.path, num_workers=1).problems == ()
 
 
-def test_several_at_once(staged: Staged, dataset: Path) -> None:
-    shards = sorted(staged.path.glob("*.tar"))
-    for path in (shards[0], shards[3], staged.path / "index" / "crc32c.npy"):
-        spoil(path, "flipped")
-    report = repair(staged.path.parents[1], staged.id)
-    assert set(report.files) == {shards[0].name, shards[3].name, "index/crc32c.npy"}
-    assert report.bytes == sum((dataset / name).stat().st_size for name in report.files)
-    assert_same(staged.path, dataset)
-
-
 def test_readers_go_on(staged: Staged, start: Callable[[], Child]) -> None:
     """They keep the old file while they have it open, and get the repaired one when they open it again."""
     reader = start()

@@ -5,14 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.staging.copies import BUFFER, PIECE, SIZES, assert_copied, copied, journaled, made, noise
-from helpers.support import flip, spoil
+from helpers.support import flip, soon, spoil
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -327,3 +330,57 @@ def test_warming_says_how_much(copying: Copying) -> None:
     (copying.source / "0.tar").unlink()
     with pytest.raises(StagingError, match=r"cannot read .*0\.tar: No such file"):
         warm_files(copying.source, copying.files)
+
+
+LONG = (1, 40 * PIECE + 1, 0, 90 * PIECE, PIECE - 1, 50 * PIECE + 7)
+
+
+def test_interrupted_by_control_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C arrives while threads read from a slow source: all stop soon, and the next call continues."""
+    before = set(threading.enumerate())
+    contents = noise(LONG)
+    files = made(tmp_path / "source", contents)
+    (tmp_path / "target").mkdir()
+    read = kernel.Reader.read
+
+    def slow(self: kernel.Reader, view: memoryview, offset: int) -> int:
+        time.sleep(0.01)
+        return read(self, view, offset)
+
+    def interrupt(progress: StageProgress) -> None:
+        if progress.done > 20 * PIECE:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(kernel.Reader, "read", slow)
+    with soon(20), pytest.raises(KeyboardInterrupt):
+        copied(tmp_path / "source", tmp_path / "target", files, tmp_path / "journal", on_progress=interrupt)
+    assert set(threading.enumerate()) <= before
+    known = sum(length for *_, length in journaled(tmp_path / "journal"))
+    assert 0 < known < sum(LONG)
+    monkeypatch.undo()
+    monkeypatch.setattr(pieces, "PIECE", PIECE)
+    counts = copied(tmp_path / "source", tmp_path / "target", files, tmp_path / "journal")
+    assert counts == (sum(LONG) - known, known)
+    assert_copied(tmp_path / "target", contents)
+
+
+def test_the_first_failure_stops_all_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set(threading.enumerate())
+    files = made(tmp_path / "source", noise(LONG))
+    (tmp_path / "target").mkdir()
+    reads: list[int] = []
+    read = kernel.Reader.read
+
+    def fail_once(self: kernel.Reader, view: memoryview, offset: int) -> int:
+        reads.append(offset)
+        number = len(reads)
+        time.sleep(0.01)
+        if number == 20:
+            raise ZeroDivisionError
+        return read(self, view, offset)
+
+    monkeypatch.setattr(kernel.Reader, "read", fail_once)
+    with pytest.raises(ZeroDivisionError):
+        copied(tmp_path / "source", tmp_path / "target", files, tmp_path / "journal", threads=4)
+    assert set(threading.enumerate()) <= before
+    assert len(reads) < 20 + 3 * 4

@@ -39,7 +39,6 @@ from packtrain._storage.streams.client import ChunkCache
 from packtrain._storage.streams.connections import start_fetcher
 from packtrain._storage.streams.layout import CHUNKS, LOCK, address_in, chunk_path
 from packtrain._storage.streams.opening import open_stream
-from packtrain._storage.streams.protocol import digest_of_access
 from packtrain.errors import CorruptRecord, Denied, NotThere, RemoteError
 
 INDEX_FILES = 10
@@ -286,19 +285,6 @@ class TestKills:
         assert lines[-1] in str(caught.value) and lines[0] not in str(caught.value)
         assert type(caught.value) is RemoteError
 
-    def test_the_next_one_removes_what_was_begun(self, remote: Remote, cache: ChunkCache) -> None:
-        whole = read(cache, 0)
-        kill_fetcher(cache)
-        folder = cache.entry / CHUNKS
-        (folder / ".00000001.tmp-0123456789ab").write_bytes(b"half")
-        (folder / "00000001").write_bytes(b"half")
-        (folder / ".00000002.gone-12").write_bytes(b"gone")
-        (folder / "99999999").write_bytes(b"not ours")
-        state = cache.state()
-        assert state["present"] == 1 and state["used"] == -(-len(whole) // 4096) * 4096
-        assert {path.name for path in folder.iterdir()} == {"00000000", "99999999"}
-        assert read(cache, 1) == remote.expected(cache, 1)
-
     def test_two_never_work_at_once(self, cache: ChunkCache) -> None:
         pid = fetcher_pid(cache)
         assert start_fetcher(cache.entry, SPEC) == {"busy": True}
@@ -450,13 +436,6 @@ class TestCredentials:
         copied = pickle.loads(pickle.dumps(cache))
         assert read(copied, 1) == remote.expected(cache, 1)
         assert str(copied.url) == str(URL)
-
-    def test_a_digest_tells_them_apart_and_nothing_else(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "one")
-        digest = digest_of_access(URL)
-        assert digest == digest_of_access(URL) and len(digest) == 8
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "other")
-        assert digest != digest_of_access(URL)
 
 
 class TestMachine:

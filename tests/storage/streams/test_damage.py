@@ -324,15 +324,6 @@ class TestEntries:
         assert (cache.entry / SOCKET).read_text() == "another's"
         assert SOCKET in (cache.entry / LOG).read_text()
 
-    def test_a_socket_that_is_removed(self, remote: Remote, cache: ChunkCache) -> None:
-        """Who comes next finds a fetcher, and who was there before goes on."""
-        read(cache, 0)
-        old = fetcher_pid(cache)
-        (cache.entry / SOCKET).unlink()
-        other = remote.open(4 * MiB)
-        assert fetcher_pid(other) != old
-        assert read(other, 1) == read(cache, 1) == remote.expected(cache, 1)
-
     def test_an_entry_that_is_removed(self, cache: ChunkCache) -> None:
         shutil.rmtree(cache.entry)
         with pytest.raises(StagingError, match=r"removed .*: open the dataset again"):

@@ -97,30 +97,6 @@ def test_a_window_uses_few_chunks(chunks: int, lanes: int, window: int, records:
     assert Counter(zip(lane.tolist(), number.tolist(), strict=True)).most_common(1)[0][1] <= window + 2
 
 
-def test_neighbouring_lanes_reach_their_common_chunk_together() -> None:
-    order = ChunkOrder(bounds_of([10] * 95), 16, 2)
-    chunk, lane, window = order.visits(3)
-    shared = 0
-    for number in range(95):
-        mine = chunk == number
-        if len(set(lane[mine])) > 1:
-            shared += 1
-            assert np.ptp(window[mine]) <= 1 and (window[mine].max() <= 1 or window[mine].min() >= order.windows - 2)
-    assert shared >= 8
-
-
-@pytest.mark.complete
-def test_every_chunk_is_as_likely_in_every_window() -> None:
-    order = ChunkOrder(bounds_of([3] * 24), 4, 2)
-    counts = np.zeros((24, order.windows))
-    for epoch in range(2000):
-        chunk, _, window = order.visits(mixed(0, epoch))
-        np.add.at(counts, (chunk, window), 1)
-    assert order.windows == 3
-    # Twice as many chunks in a window as lanes; standard deviation 0.011.
-    assert np.abs(counts / 2000 - 1 / 3).max() < 0.06
-
-
 def test_what_saved_states_rely_on() -> None:
     order = ChunkOrder(np.arange(0, 1_281_168, 97)[:13_000], 32, 2)
     assert order.places(12345, 1_000_000, 1_000_006).tolist() == GOLDEN

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import fcntl
-import multiprocessing
 import os
 from collections.abc import Callable
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -86,25 +84,6 @@ class TestLease:
         assert os.listdir(tmp_path / ORDERS) == []
         with pytest.raises(CorruptFile, match="missing or damaged"):
             files.load(order.digest)
-
-    def test_the_end_of_a_process_gives_it_up(self, tmp_path: Path) -> None:
-        order, files = order_of([(3, 1)]), OrderFiles(tmp_path, CHUNKS)
-
-        def hold(ready: Connection) -> None:
-            lease = OrderLease(tmp_path, order)
-            ready.send(lease.digest)
-            ready.recv()
-
-        ours, theirs = multiprocessing.Pipe()
-        process = multiprocessing.get_context("fork").Process(target=hold, args=(theirs,))
-        process.start()
-        digest = ours.recv()
-        files.remove_unused()
-        assert files.load(digest).used.tolist() == [1]
-        process.kill()
-        process.join()
-        files.remove_unused()
-        assert os.listdir(tmp_path / ORDERS) == []
 
     def test_whatever_is_there_is_replaced(self, tmp_path: Path) -> None:
         order = order_of([(3, 1)])

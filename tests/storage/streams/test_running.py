@@ -229,25 +229,6 @@ class TestJobs:
         assert next(stalled)[1] and first[1] == remote.expected(cache, first[0])
         assert cache.state()["fetched"] <= before + 1
 
-    def test_one_that_dies_is_forgotten(self, remote: Remote) -> None:
-        cache = remote.open(budget_for(remote, 50))
-        child = os.fork()
-        if not child:
-            try:
-                _job = cache.register("dying", Reading(0, 1, 8, 4, 1, (1, 2)))
-                _kept = next(consume(cache, "dying", range(2)))
-                signal.pause()
-            finally:
-                os._exit(1)
-        wait_until(lambda: cache.state()["readers"] == 1, "the reader is known")
-        needed = cache.state()["needed"]
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        wait_until(lambda: cache.state()["readers"] == 0, "the reader is forgotten")
-        assert needed > 0 == cache.state()["needed"]
-        for chunk, data in consume(cache, "next", range(1)):
-            assert data == remote.expected(cache, chunk)
-
 
 @pytest.mark.complete
 def test_a_fetcher_killed_at_random_times(remote: Remote) -> None:
