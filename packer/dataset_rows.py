@@ -198,7 +198,7 @@ class StoredRecords(Source):
         self, store: RecordStore, rows: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.int64]:
         """The lines of some rows of a part, int64 [n]: those of a single part, or else their numbers in all parts."""
-        return store.lines(rows) if len(self._rows.stores) == 1 else numbers
+        return store.column("line", rows) if len(self._rows.stores) == 1 else numbers
 
     def _place(self, sample: ListedSample) -> tuple[RecordStore, int]:
         """The part of a sample, and its row there."""

@@ -94,7 +94,7 @@ class StoredImages:
         if random is None:
             random = drawn(self.pipeline.draws)
         finish = finish and self.pipeline.finishes
-        plan = self.pipeline.plan(encoded.width, encoded.height, random)
+        plan: Any = self.pipeline.plan(encoded.width, encoded.height, random)
         on_stage(OTHER)
         try:
             run_rest = self.pipeline.decode(encoded, plan, on_stage)

@@ -390,17 +390,6 @@ class RecordStore(Store):
         self.index.check(row)
         return row
 
-    def check_rows(self, rows: npt.NDArray[np.int64]) -> None:
-        """Checks several row numbers, none of them negative, and their parts of the index.
-
-        Raises:
-            IndexError: There is no such row.
-            CorruptFile: The index is damaged there.
-        """
-        if len(rows) and not (rows.min() >= 0 and rows.max() < self._length):
-            raise IndexError(f"rows {rows.min()} to {rows.max()} of a dataset of {self._length} rows")
-        self.index.check_rows(rows)
-
     @override
     def all_labels(self) -> npt.NDArray[Any]:
         assert self.label_columns is not None, "a dataset without labels has none to give"
@@ -421,10 +410,6 @@ class RecordStore(Store):
     @override
     def line(self, row: int) -> int:
         return int(self.index["line"][self.checked_row(row)])
-
-    def lines(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The lines of some rows, int64 [n], of which none is negative."""
-        return self.column("line", rows)
 
     @override
     def filename(self, row: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 
@@ -30,31 +30,6 @@ from .recognition.albumentations import OnArray
 from .views import Views
 
 
-class AnyPipeline(Protocol):
-    """A `Pipeline` or a `ViewsPipeline`."""
-
-    @property
-    def several(self) -> bool:
-        """True if the result is a tuple of views."""
-
-    @property
-    def draws(self) -> int:
-        """Number of random numbers that `plan` and `finished` take."""
-
-    def plan(self, width: int, height: int, random: Sequence[float] | None = None) -> Any:
-        """Plan an image of this size, for `decode`."""
-
-    def decode(self, image: EncodedImage, plan: Any, on_stage: OnStage = untimed) -> Continuation:
-        """Decodes what the plan needs of `image`."""
-
-    @property
-    def finishes(self) -> bool:
-        """True if `finished` changes anything."""
-
-    def finished(self, image: Any, random: Sequence[float]) -> Any:
-        """The result after the steps on tensors that transforms end with."""
-
-
 class Pipeline:
     """A transform over the encoded images of a dataset.
 
@@ -70,6 +45,7 @@ class Pipeline:
     """
 
     several: Final = False
+    """True if the result is a tuple of views."""
 
     def __init__(
         self, compose: Compose, records: RecordDecoder, *, scaled: bool = False, executors: Sequence[Executor] = ()
@@ -237,6 +213,9 @@ class ViewsPipeline:
                 box = None
             found[scale] = image if box is None else self._records.with_part(image, box, scale, on_stage)
         return [found[scale] for scale in scales]
+
+
+AnyPipeline = Pipeline | ViewsPipeline
 
 
 def _finish_views(views: tuple[Continuation, ...], into: Into, on_stage: OnStage) -> tuple[Any, ...]:

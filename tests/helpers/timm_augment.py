@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from statistics import NormalDist
+from typing import Any
 from unittest import mock
 
 import pytest
 from PIL import Image, ImageOps
 
+from packtrain._readers.transforms.recognition import recognised
+
 from .scripted import Scripted
+
+
+def only(found: object) -> Any:
+    """The one transform or step of packtrain's that is recognised for an object of timm's."""
+    (part,) = recognised(found) or ()
+    return part
 
 
 @pytest.fixture(scope="module")

@@ -123,7 +123,7 @@ def test_validate_test_and_predict(runs: Any, tmp_path: Path) -> None:
 
 
 class TestResume:
-    """Every checkpoint of a run is resumed with a new loader, and must give what came after it in that run."""
+    """Checkpoints of a run are resumed with a new loader, and must give what came after them in that run."""
 
     @pytest.mark.complete
     @pytest.mark.parametrize("stop", [{"max_epochs": 3}, {"max_steps": 18}], ids=["epochs", "steps"])
@@ -149,7 +149,8 @@ class TestResume:
         whole = fit(tmp_path / "whole")
         checkpoints = sorted((tmp_path / "whole").glob("*.ckpt"), key=step_of)
         assert len(checkpoints) >= (len(whole) if "every_n_train_steps" in when else 3)
-        for checkpoint in checkpoints:
+        # Of one for each step: behind the first batch of an epoch, its last one, and some between.
+        for checkpoint in checkpoints[::5] if "every_n_train_steps" in when else checkpoints:
             step = step_of(checkpoint)
             if step < len(whole):
                 assert fit(tmp_path / f"from {step}", checkpoint) == whole[step:], step

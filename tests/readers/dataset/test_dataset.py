@@ -76,11 +76,6 @@ class TestTransforms:
         assert opened.record(2) == sources(images)[2].data
         assert len(seen) == 2
 
-    def test_each_part_of_a_concat_keeps_its_own(self, images: Path, tmp_path: Path) -> None:
-        out = packed(images, tmp_path / "out", "tar")
-        both = concat([open_dataset(out, lambda _: "left"), open_dataset(out, lambda _: "right")])
-        assert [both[row][0] for row in (0, 11, 12, 23)] == ["left", "left", "right", "right"]
-
 
 class TestLabels:
     def test_a_vector_is_a_copy_and_targets_cannot_be_written_to(self, images: Path, tmp_path: Path) -> None:

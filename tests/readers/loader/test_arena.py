@@ -126,14 +126,6 @@ def test_later_batches_are_copies_while_earlier_ones_are_held() -> None:
             assert_right(images, labels)
 
 
-def test_who_holds_nothing_gets_no_copy() -> None:
-    with forked() as loader, soon():
-        for _ in range(3):
-            for images, *_ in loader:
-                assert in_arena(images)
-                assert in_hand(loader) == 1
-
-
 def test_labels_and_fields_keep_no_slot() -> None:
     kept = []
     with forked() as loader, soon():

@@ -212,21 +212,12 @@ def test_so_is_what_the_main_module_has_defined_since(folder: Path, monkeypatch:
         assert pids() == after
 
 
-def test_an_error_of_the_new_transform_is_that_of_the_pass(folder: Path) -> None:
+@pytest.mark.parametrize(("bad", "said"), [(Refusing(), "ValueError: no, thank you"), (Halting(), "exit code 3")])
+def test_what_goes_wrong_in_the_new_transform_is_told(folder: Path, bad: Any, said: str) -> None:
     with loader_of(open_dataset(folder, CenterCrop(8))) as loader:
         list(loader)
-        loader.transform = [CenterCrop(7), Refusing()]
-        with pytest.raises(LoaderError, match="ValueError: no, thank you"):
-            list(loader)
-        loader.transform = CenterCrop(6)
-        assert {images.shape[2:] for images, _ in loader} == {(6, 6)}
-
-
-def test_a_worker_that_died_is_named(folder: Path) -> None:
-    with loader_of(open_dataset(folder, CenterCrop(8))) as loader:
-        list(loader)
-        loader.transform = [CenterCrop(7), Halting()]
-        with soon(), pytest.raises(LoaderError, match="exit code 3"):
+        loader.transform = [CenterCrop(7), bad]
+        with soon(), pytest.raises(LoaderError, match=said):
             list(loader)
         loader.transform = CenterCrop(6)
         assert {images.shape[2:] for images, _ in loader} == {(6, 6)}

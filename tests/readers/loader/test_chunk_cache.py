@@ -7,7 +7,6 @@ for.
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import threading
 import time
@@ -375,10 +374,6 @@ class TestDatasets:
         assert repr(dataset).startswith("PackedDataset('s3://bucket/set'")
         assert dataset.describe(3).startswith("s3://bucket/set: row 3")
         assert cache_of(dataset).state()["fetched"] <= 8
-
-    def test_a_pickle_reads_the_same(self, streamed: Streamed) -> None:
-        dataset = pickle.loads(pickle.dumps(streamed.open(streamed.part(0.3))))
-        assert np.array_equal(dataset[7][0], streamed.local()[7][0])
 
     @pytest.mark.complete
     @START_METHODS

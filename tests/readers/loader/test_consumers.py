@@ -41,20 +41,6 @@ def labels_of(batches: Any) -> list[int]:
     return list(chain(*(labels.tolist() for _, labels in batches)))
 
 
-def test_a_pass_ends_where_another_begins() -> None:
-    with forked() as loader, soon():
-        old, idle, new = iter(loader), iter(loader), iter(loader)
-        for stale in (old, idle):
-            with pytest.raises(UsageError, match="another one was begun"):
-                next(stale)
-        next(new)
-        newer = iter(loader)
-        found = labels_of([next(newer)])
-        with pytest.raises(UsageError, match="another one was begun"):
-            next(new)
-        assert sorted(found + labels_of(newer)) == list(range(ROWS))
-
-
 @pytest.mark.complete
 def test_what_nobody_wants_any_more_is_not_made() -> None:
     """Making all batches ahead would take half a minute. At most one sample is still finished."""

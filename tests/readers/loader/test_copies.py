@@ -314,10 +314,6 @@ def test_rows_that_are_not_there_are_not_copied(raw: Callable[..., Path], rows: 
         assert not each._samples.copy_rows(np.array(rows), room_for(2))
 
 
-def test_labels_of_somebody_else_are_not_copied(raw: Callable[..., Path]) -> None:
-    assert not open_dataset(raw(), CROP, half)._samples.copy_rows(np.arange(2), room_for(2))
-
-
 def test_records_that_have_to_be_read_are_asked_for_ahead(
     raw: Callable[..., Path], copies: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,6 +73,8 @@ def test_a_gpu_decodes_only_what_goes_to_it(device: torch.device | None) -> None
     with pytest.raises(UsageError, match="needs device='cuda'"):
         decode_of("cuda", device)
     assert decode_of("cpu", device) is None
+    with pytest.raises(UsageError, match="decode='gpu'"):
+        decode_of("gpu", device)  # type: ignore[arg-type]
 
 
 def test_the_decoder_is_made_when_it_is_used_and_does_not_travel(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,14 +62,6 @@ def test_a_generation_stays_until_its_epoch_ends(root: Path) -> None:
     assert sorted(numbers(loader)) == of(last(root))
 
 
-def test_the_length_is_known_before_the_first_batch(root: Path) -> None:
-    loader = loader_of(opened(root))
-    grow(root, 100)
-    batches = iter(loader)
-    length = len(loader)
-    assert length == loader.remaining == len(list(batches)) == -(-170 // 8)
-
-
 def test_an_epoch_that_is_named_after_its_pass_was_begun(root: Path) -> None:
     before, loader = last(root), loader_of(opened(root))
     batches = iter(loader)

@@ -54,8 +54,7 @@ def interrupted_at(line: int) -> Iterator[list[int]]:
         sys.settrace(None)
 
 
-@pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.complete)])
-def test_wherever_it_comes_every_batch_is_handed_out_once(step: int) -> None:
+def test_wherever_it_comes_every_batch_is_handed_out_once(complete: bool) -> None:
     """Between any two lines of the loader's code: what the consumer had, and what the state counts, is the same."""
     lines = 1
     with soon(60), loader_of(0) as loader:
@@ -79,7 +78,7 @@ def test_wherever_it_comes_every_batch_is_handed_out_once(step: int) -> None:
             loader.load_state_dict(loader.state_dict())
             rest = [label for _, labels in loader for label in labels.tolist()]
             assert rest == list(range(at, ROWS)), lines
-            lines += step
+            lines += 1 if complete else 23
     assert lines > 100
 
 
@@ -178,6 +177,7 @@ def test_real_signals_at_random_times(seed: int) -> None:
         loader.close()
 
 
+STARTED = ("forkserver", "spawn")
 START = """
 import os, signal, sys, threading
 from helpers.hazards import Numbered
@@ -193,10 +193,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.complete
-@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.complete)])
 @pytest.mark.parametrize(
-    "delay",
-    [0.05, pytest.param(0.3, marks=pytest.mark.complete), pytest.param(1.0, marks=pytest.mark.stress)],
+    ("method", "delay"),
+    [("forkserver", 0.05), ("spawn", 0.3), *(pytest.param(each, 1.0, marks=pytest.mark.stress) for each in STARTED)],
 )
 def test_ctrl_c_while_workers_start_is_told_once(method: str, delay: float, tmp_path: Any) -> None:
     script = tmp_path / "start.py"

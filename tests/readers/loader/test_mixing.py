@@ -86,7 +86,7 @@ def test_they_mix_what_the_loader_gives_without_them(dataset: PackedDataset, nam
         assert torch.allclose(targets.float().sum(1), torch.ones(len(labels)), atol=1e-3)
 
 
-@pytest.mark.parametrize("name", MIXERS)
+@pytest.mark.parametrize("name", ["timm elem", "torchvision either"])
 def test_the_results_are_the_same_for_any_number_of_workers(dataset: PackedDataset, name: str) -> None:
     wanted = epochs(dataset, batch_transform=MIXERS[name](), **STATISTICS)
     assert not torch.equal(wanted[0][0], wanted[3][0])
@@ -100,9 +100,8 @@ def test_the_results_are_the_same_for_any_number_of_workers(dataset: PackedDatas
 
 
 @pytest.mark.parametrize("name", MIXERS)
-@pytest.mark.parametrize("workers", [0, 2])
-def test_bytes_are_refused_where_mixing_them_would_go_wrong(dataset: PackedDataset, name: str, workers: int) -> None:
-    options = {"batch_transform": MIXERS[name](), "num_workers": workers}
+def test_bytes_are_refused_where_mixing_them_would_go_wrong(dataset: PackedDataset, name: str) -> None:
+    options = {"batch_transform": MIXERS[name]()}
     if name in ("timm cutmix", "torchvision CutMix"):
         for images, targets in epochs(dataset, 1, **options):
             assert (images.dtype, targets.dtype) == (torch.uint8, torch.float32)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.datasets import FIELDS, LEFT_OUT, NO_IMAGE, ROWS, make_dataset, values_of
+from helpers.datasets import FIELDS, LEFT_OUT, ROWS, make_dataset, values_of
 from helpers.support import FORMATS
 from torch.utils.data import default_collate
 
@@ -76,35 +76,3 @@ def test_a_single_sample_is_that_of_the_batch(folders: dict[str, Path]) -> None:
             assert plain(getattr(sample, name)) == value.tolist()
             held = getattr(sample, name)
             assert isinstance(held, torch.Tensor) or held.flags.writeable
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_samples_without_an_image(tmp_path: Path, workers: int) -> None:
-    folder = make_dataset(tmp_path / "arrays", schema=NO_IMAGE)
-    with Loader(open_dataset(folder, fields=("pose", "boxes")), 4, num_workers=workers) as loader:
-        batches = list(loader)
-        print(loader.stats.report())
-    assert [batch._fields for batch in batches] == [("pose", "boxes")] * 2
-    for number, batch in enumerate(batches):
-        stored = [values_of(row, NO_IMAGE) for row in range(ROWS)[4 * number :][:4]]
-        assert plain(batch.pose) == [each["pose"].tolist() for each in stored]
-        assert plain(batch.boxes) == [each["boxes"].tolist() for each in stored]
-
-
-@pytest.mark.parametrize("name", ["boxes", "caption", "seg"])
-def test_a_damaged_field_leaves_its_sample_out(tmp_path: Path, name: str) -> None:
-    dataset = open_dataset(make_dataset(tmp_path / "many"), [CenterCrop((20, 24))], fields=("image", "boxes", "label"))
-    if name != "boxes":
-        dataset = open_dataset(tmp_path / "many", [CenterCrop((20, 24))], fields=(name, "boxes", "label"))
-    columns = dataset.store.index.field(name)
-    place = int(columns["offset"][2])
-    (shard,) = (tmp_path / "many").glob("*.tar")
-    with shard.open("r+b") as file:
-        file.seek(place + int(columns["length"][2]) - 1)
-        byte = file.read(1)
-        file.seek(-1, 1)
-        file.write(bytes([byte[0] ^ 1]))
-    with pytest.warns(RuntimeWarning, match="left out: .*line 2"):
-        (batch,) = Loader(dataset, ROWS, num_workers=0, on_error="skip")
-    assert batch.label.tolist() == [10 * row for row in range(ROWS) if row != 2]
-    assert plain(batch.boxes) == [values_of(row)["boxes"].tolist() for row in range(ROWS) if row != 2]

@@ -234,11 +234,6 @@ class TestStatesWithoutASeed:
         again.load_state_dict(state)
         assert rows(again) == order
 
-    def test_nothing_may_be_consumed_in_it(self) -> None:
-        loader = loader_of()
-        state = loader.state_dict()
-        assert "seed is None" in refused(lambda: loader.load_state_dict({**state, "consumed": 3}))
-
     @pytest.mark.filterwarnings("ignore")
     def test_of_a_distributed_checkpoint(self, tmp_path: Path, checkpoint: Any) -> None:
         torch.manual_seed(21)

@@ -233,13 +233,6 @@ def test_what_is_no_row_of_the_dataset_is_refused(rows: Any, message: str) -> No
         begun(rows)
 
 
-def test_what_cannot_be_gone_through_again_and_again_is_refused() -> None:
-    with pytest.raises(UsageError, match="list_iterator can be iterated only once"):
-        SamplerOrder(iter([1]), ROWS)
-    with pytest.raises(UsageError, match="a sampler must be iterable; an object of type int is not"):
-        SamplerOrder(3, ROWS)  # type: ignore[arg-type]
-
-
 def test_a_sampler_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Endless(Sampler[int]):
         def __iter__(self) -> Iterator[int]:

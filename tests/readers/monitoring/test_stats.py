@@ -126,18 +126,6 @@ def test_waiting_and_consuming_make_up_the_wall_time_and_passes_the_total(
     assert total.samples == sum(one.samples for one in sums)
 
 
-def test_a_pass_under_way_counts_up_to_now() -> None:
-    clock = FakeClock()
-    meter = Meter(FEW, clock)
-    batches = meter.timed(iter(range(3)))
-    next(batches)
-    clock.sleep(2)
-    assert [meter.present.consuming_seconds, meter.present.waiting_seconds] == pytest.approx([2, 0])
-    next(batches)
-    clock.sleep(1)
-    assert meter.present.consuming_seconds == pytest.approx(3)
-
-
 def test_a_pass_that_is_broken_off_ends_and_one_that_is_begun_ends_another() -> None:
     clock = FakeClock()
     meter = Meter(FEW, clock)
@@ -460,21 +448,6 @@ def test_what_was_left_out_is_counted_as_the_loader_does(images: Path, tmp_path:
             assert loader.stats.present.skipped == 2
             assert loader.stats.present.samples == sum(len(labels) for _, labels in batches) == 10
             assert loader.stats.total.skipped == loader.skipped == 2 * epoch
-
-
-def test_a_pass_that_is_broken_off_and_one_that_is_resumed_count_what_they_gave(folder: Path) -> None:
-    dataset = open_dataset(folder, CROP)
-    with Loader(dataset, 4, num_workers=1) as loader:
-        for _ in loader:
-            break
-        assert (loader.stats.present.batches, loader.stats.present.samples) == (1, 4)
-        state = loader.state_dict()
-        list(loader)
-        assert loader.stats.present.samples == 12
-        assert loader.stats.total.samples == 16
-        loader.load_state_dict(state)
-        list(loader)
-        assert loader.stats.present.samples == 8
 
 
 def test_a_worker_that_is_killed_leaves_its_figures() -> None:

@@ -116,12 +116,6 @@ def test_a_flip_is_decided_by_its_number(kind: Any, horizontal: bool, p: float) 
         assert kind(p).operations(5, 4, [number]) == ((Flip(horizontal),) if number < p else ())
 
 
-@given(ANY_KIND, st.integers(24, 60), st.integers(24, 60), SEEDS)
-def test_so_many_numbers_are_enough(transform: Transform, width: int, height: int, seed: int) -> None:
-    random = numbers(seed, transform.draws + 1)
-    assert transform.operations(width, height, random[:-1]) == transform.operations(width, height, random)
-
-
 @given(st.lists(ANY_KIND, max_size=4), st.integers(60, 80), st.integers(60, 80), SEEDS)
 def test_the_steps_of_many_are_the_steps_of_each(
     transforms: list[Transform], width: int, height: int, seed: int

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.datasets import make_dataset, size_of
 from helpers.dice import dice
 from helpers.fusing import numbers
 from helpers.pixels import assert_same, noise
@@ -150,11 +149,6 @@ def dataset_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return packed(image_set(folder / "images", 8), folder / "out", "tar")
 
 
-@pytest.fixture(scope="module")
-def fields_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_dataset(tmp_path_factory.mktemp("fields") / "out")
-
-
 def test_a_pasted_pipeline_is_that_of_packtrains_names(package: Any, dataset_folder: Path) -> None:
     theirs, ours = open_dataset(dataset_folder, simclr(package)), open_dataset(dataset_folder, simclr(ours_all))
     plain = open_dataset(dataset_folder)
@@ -260,21 +254,3 @@ def test_a_mask_goes_where_a_picture_of_it_goes(package: Any) -> None:
                 expected = np.asarray(theirs(picture))
             operations = ours.operations(40, 31, random)  # type: ignore[union-attr]
             np.testing.assert_array_equal(map_mask(np.asarray(picture), operations), expected)
-
-
-def test_foreign_transforms_of_v2_still_get_masks(torchvision: Any, fields_folder: Path) -> None:
-    from torchvision.transforms import v2
-
-    seen: list[Any] = []
-
-    class Look(v2.Transform):  # type: ignore[misc]
-        def forward(self, *inputs: Any) -> Any:
-            seen.append(type(inputs[0]["seg"]).__name__)
-            return inputs[0]
-
-    steps = [v2.RandomAffine(20), v2.RandAugment(), Look(), v2.RandomHorizontalFlip(1.0)]
-    opened = open_dataset(fields_folder, steps, fields=("image", "seg"))
-    sample = opened[1]
-    assert seen == ["Mask"]
-    assert type(sample.seg) is torch.Tensor
-    assert sample.seg.shape == (size_of(1)[1], size_of(1)[0])

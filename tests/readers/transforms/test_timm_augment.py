@@ -17,13 +17,12 @@ import numpy.typing as npt
 import pytest
 from helpers.effects import images
 from helpers.pixels import assert_same, noise
-from helpers.timm_augment import ScriptedOperation, posterize_without_bits
+from helpers.timm_augment import ScriptedOperation, only, posterize_without_bits
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from packtrain._codec.effects.operation import image_of
 from packtrain._codec.geometry import apply
-from packtrain._readers.transforms.base import Transform
 from packtrain._readers.transforms.recognition import recognised
 from packtrain._readers.transforms.timm_augment import EFFECTS, LEVELS
 
@@ -50,13 +49,6 @@ STRINGS = (
 )
 
 pytestmark = pytest.mark.usefixtures(posterize_without_bits.__name__)
-
-
-def only(found: object) -> Transform:
-    """The one transform that is recognised for an object."""
-    parts = recognised(found)
-    assert parts is not None and len(parts) == 1 and isinstance(parts[0], Transform)
-    return parts[0]
 
 
 def settings_of(timm: Any, string: str, **more: Any) -> Any:

@@ -10,13 +10,12 @@ from unittest import mock
 import numpy as np
 import pytest
 from helpers.pixels import assert_same, noise
-from helpers.timm_augment import ScriptedOperation, posterize_without_bits
+from helpers.timm_augment import ScriptedOperation, only, posterize_without_bits
 
 from packtrain._codec.effects.mixing import Mix, Overlay
 from packtrain._codec.geometry import apply
 from packtrain._readers.transforms.compose import from_timm
 from packtrain._readers.transforms.recognition import recognised
-from packtrain._readers.transforms.timm_augment import TimmAugMix
 from packtrain.errors import UsageError
 
 STRINGS = ("augmix-m5-w4-d2", "augmix", "augmix-m3-mstd0.5", "augmix-m5-b1", "augmix-m10-w1-d4", "augmix-w5-b1-d1")
@@ -26,12 +25,6 @@ pytestmark = pytest.mark.usefixtures(posterize_without_bits.__name__)
 
 def settings_of(timm: Any, string: str) -> Any:
     return timm.data.auto_augment.augment_and_mix_transform(string, {"translate_pct": 0.3, "img_mean": (124, 116, 104)})
-
-
-def only(found: Any) -> TimmAugMix:
-    parts = recognised(found)
-    assert parts is not None and len(parts) == 1 and isinstance(parts[0], TimmAugMix)
-    return parts[0]
 
 
 class ScriptedNumpy:

@@ -10,10 +10,10 @@ import pytest
 import torch
 from helpers.fusing import numbers
 from helpers.scripted import Scripted
+from helpers.timm_augment import only
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packtrain._readers.transforms.erasing import TimmRandomErasing
 from packtrain._readers.transforms.recognition import recognised
 
 MODES = ("const", "rand", "pixel")
@@ -46,13 +46,6 @@ class ScriptedErasing(Scripted):
             return super().randint(least, most)
         self._attempts.clear()
         return int(self._places.pop(0) * (most + 1))
-
-
-def only(found: object) -> TimmRandomErasing:
-    """The one step that is recognised for an object."""
-    parts = recognised(found)
-    assert parts is not None and len(parts) == 1 and isinstance(parts[0], TimmRandomErasing)
-    return parts[0]
 
 
 @given(

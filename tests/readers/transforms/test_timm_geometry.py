@@ -10,12 +10,12 @@ import pytest
 from helpers.fusing import numbers
 from helpers.pixels import assert_same, noise
 from helpers.scripted import Scripted
+from helpers.timm_augment import only
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from PIL import Image
 
 from packtrain._codec.geometry import apply
-from packtrain._readers.transforms.base import Transform
 from packtrain._readers.transforms.recognition import recognised
 from packtrain.errors import UsageError
 from packtrain.transforms import Compose, RandomResizedCrop, from_timm
@@ -26,13 +26,6 @@ FILTERS = st.sampled_from(["nearest", "bilinear", "bicubic", "lanczos", "random"
 MODES = st.sampled_from(["RGB", "L"])
 PADDING = st.sampled_from(["constant", "edge", "reflect", "symmetric"])
 SHARE = st.floats(0, 1)
-
-
-def only(found: object) -> Transform:
-    """The one transform that is recognised for an object."""
-    parts = recognised(found)
-    assert parts is not None and len(parts) == 1 and isinstance(parts[0], Transform)
-    return parts[0]
 
 
 def compare(

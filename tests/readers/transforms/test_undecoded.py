@@ -33,7 +33,6 @@ from packtrain.transforms import (
     RandomResizedCrop,
     RandomVerticalFlip,
     Resize,
-    ToTensor,
     Views,
 )
 
@@ -216,11 +215,6 @@ def test_stores_that_nobody_else_decodes_are_refused(tmp_path: Path, store: Stor
 def test_the_message_says_what_comes_too_early(large: PackedDataset) -> None:
     with pytest.raises(UsageError, match=r"no.* room for Crop.*put flips last, or use packtrain.Loader with decode="):
         both(large, [RandomVerticalFlip(1), CenterCrop(8)], 0, [0.5])
-
-
-def test_steps_on_tensors_are_left_to_who_decodes(large: PackedDataset) -> None:
-    image, expected = both(large, [CenterCrop(20), ToTensor()], 0, [])
-    assert torch.equal(pixels(image), expected)
 
 
 def test_torchvisions_transforms_are_left_to_others_as_well(large: PackedDataset) -> None:

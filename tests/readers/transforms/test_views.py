@@ -104,11 +104,6 @@ def test_a_list_of_nothing_but_views_is_the_views(crop_ready: Path, transform: A
     assert views[0].shape == (3, 64, 64) and views[0].dtype == torch.uint8 and label == 4
 
 
-def test_views_of_one_transform_differ(crop_ready: Path) -> None:
-    first, second, third = open_dataset(crop_ready, Views([LOCAL] * 3))[4][0]
-    assert not torch.equal(first, second) and not torch.equal(second, third)
-
-
 def test_views_go_where_they_are_wanted(folder: Path) -> None:
     """Each into its own array, if it has the right shape; other arrays stay as they are."""
     dataset = open_dataset(folder, Views([CenterCrop(8), CenterCrop(9), RandomCrop(10, pad_if_needed=True)]))
