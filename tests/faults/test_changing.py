@@ -65,6 +65,8 @@ CHANGES = {
     "drop-version": Change("packtrain.drop_version(args['OUT'], args['VERSIONS'])", [0, 1, 2, 3, 4, 20, 21], more=True),
 }
 MERGE = "packtrain.merge_datasets(args['SOURCES'], args['OUT'])"
+BEFORE = [(state, name) for name, change in CHANGES.items() for state in ("packed", "changed")[change.more :]]
+"""The state of a dataset, and a change of it. For some changes, there have to be others before."""
 ONCE = ("add-field", "drop-rows", "purge")
 """What cannot be asked for again once it is done: other rows would have these numbers, or the field is there."""
 
@@ -107,7 +109,7 @@ def held(out: Path) -> tuple[object, ...]:
     return labels_of(out), captions, labels_of(out, split="val") if is_split else None
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize(("before", "name"), BEFORE, indirect=["before"])
 def test_killed_anywhere_and_run_again(
     packer: FaultServer,
     before: Path,
@@ -298,7 +300,9 @@ def test_killed_anywhere_at_an_address(
 
 
 @pytest.mark.stress
-@pytest.mark.parametrize("name", [name for name in CHANGES if name != "drop-version"])
+@pytest.mark.parametrize(
+    ("before", "name"), [each for each in BEFORE if "drop-version" not in each], indirect=["before"]
+)
 def test_a_disk_that_is_full_from_any_call_on(
     packer: FaultServer, before: Path, memory_path: Path, campaign: Campaign, name: str
 ) -> None:
@@ -321,6 +325,7 @@ def test_a_disk_that_is_full_from_any_call_on(
 
 
 @pytest.mark.complete
+@pytest.mark.parametrize("before", ["changed"], indirect=True)
 @pytest.mark.parametrize(
     ("name", "limit", "step"),
     [
