@@ -11,7 +11,7 @@ from packtrain._core.cores import available_cores
 
 from .columns import added_field_options, columns_of
 from .options import dry_run_option
-from .output import print_json, progress, say, say_dry_run
+from .output import progress, say_change
 from .paths import PATH, PATH_OR_URL
 
 
@@ -47,15 +47,10 @@ def command(
     an object store, it begins anew.
     """
     from packtrain._packer.add_field import add_field
-    from packtrain._packer.pack_run import PackProgress
 
     named = columns_of(image=None, label=None, mask_classes=(), mask_store=None, **columns)
     fields = () if named is None else named.fields
     with progress("add-field", quiet=as_json, unit="values") as show:
-
-        def on_progress(state: PackProgress) -> None:
-            show(state.done, state.total, state.resumed)
-
         report = add_field(
             dataset,
             source,
@@ -65,11 +60,7 @@ def command(
             replace_existing=replace,
             num_workers=workers or available_cores(),
             dry_run=dry_run,
-            on_progress=on_progress,
+            on_progress=show,
         )
-    if as_json:
-        print_json(report)
-    elif report.dry_run:
-        say_dry_run(report)
-    else:
-        say(f"{dataset}: version {report.version} has {', '.join(each.name for each in fields)} as well")
+    names = ", ".join(each.name for each in fields)
+    say_change(report, f"{dataset}: version {report.version} has {names} as well", as_json=as_json)

@@ -11,9 +11,9 @@ import click
 from packtrain._core.cores import available_cores
 
 from .columns import column_options, columns_of
-from .options import dry_run_option
-from .output import print_json, progress, say, say_dry_run, warn
-from .pack_cmd import describe_report
+from .options import dry_run_option, labels_option, max_rejects_option
+from .output import progress, say_change, warn
+from .pack_cmd import describe_report, rejects_note
 from .paths import PATH, PATH_OR_URL
 
 
@@ -24,21 +24,12 @@ from .paths import PATH, PATH_OR_URL
     "--root", type=PATH_OR_URL, help="Folder that relative paths start from; default: the folder of the list."
 )
 @column_options
-@click.option(
-    "--labels",
-    type=click.Choice(["class", "int"]),
-    help="The label on each line is the name of a class, or its number.  [default: int]",
-)
+@labels_option
 @click.option(
     "--classes", type=PATH, help="File of class names, if there are new ones: those that the dataset has come first."
 )
 @click.option("--workers", type=click.IntRange(1), help="Worker processes.  [default: all available cores]")
-@click.option(
-    "--max-rejects",
-    default="0.1%",
-    metavar="N|P%",
-    help="How many lines may be refused; a percentage allows at least one.",
-)
+@max_rejects_option
 @dry_run_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
@@ -63,14 +54,9 @@ def command(
     its segment again.
     """
     from packtrain._packer.changing import append
-    from packtrain._packer.pack_run import PackProgress
 
     start = time.monotonic()
-    with progress("append", quiet=as_json) as show:
-
-        def on_progress(state: PackProgress) -> None:
-            show(state.done, state.total, state.resumed, f"{state.rejects} rejects" if state.rejects else "")
-
+    with progress("append", quiet=as_json, note=rejects_note) as show:
         report = append(
             dataset,
             source,
@@ -81,15 +67,13 @@ def command(
             num_workers=workers or available_cores(),
             max_rejects=max_rejects,
             dry_run=dry_run,
-            on_progress=on_progress,
+            on_progress=show,
             on_warning=warn,
         )
-    if as_json:
-        print_json(report)
-    elif report.dry_run and report.written:
-        say_dry_run(report)
-    elif report.packed is None:
-        say(f"{dataset}: version {report.version} has these samples already: nothing was appended")
+    done = f"{dataset}: version {report.version} has "
+    if report.packed is None:
+        done += "these samples already: nothing was appended"
     else:
-        say(describe_report(report.packed, time.monotonic() - start))
-        say(f"{dataset}: version {report.version} has {report.records:,} rows, {report.added:,} of them new")
+        packed = describe_report(report.packed, time.monotonic() - start)
+        done = f"{packed}\n{done}{report.records:,} rows, {report.added:,} of them new"
+    say_change(report, done, as_json=as_json)

@@ -16,6 +16,8 @@ from packtrain._core.kinds import KINDS, Kind
 from packtrain._core.schema import IMAGE, MASK_ENCODINGS, check_name
 from packtrain._core.suggestions import did_you_mean
 
+from .options import adding
+
 if TYPE_CHECKING:
     from packtrain._packer.options import Columns
 
@@ -35,19 +37,13 @@ def column_options(command: F) -> F:
         ),
         click.option("--mask-store", type=click.Choice(MASK_ENCODINGS), help="How masks are stored.  [default: png]"),
     ]
-    return _with(options, command)
+    return adding(options)(command)
 
 
 def added_field_options(command: F) -> F:
     """Adds those of the options that say which columns can be added to a dataset, for `columns_of`."""
     kinds = [KINDS[name] for name in ("text", "json", "array", "bytes", "number", "string")]
-    return _with([*map(_kind_option, kinds), *_array_options()], command)
-
-
-def _with(options: Sequence[Callable[[F], F]], command: F) -> F:
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return adding([*map(_kind_option, kinds), *_array_options()])(command)
 
 
 def _kind_option(kind: Kind) -> Callable[[F], F]:

@@ -9,7 +9,7 @@ import click
 from packtrain._core.cores import available_cores
 
 from .options import dry_run_option
-from .output import print_json, progress, say, say_dry_run
+from .output import progress, say_change
 from .paths import PATH_OR_URL
 
 
@@ -27,27 +27,18 @@ def command(dataset: Path | str, segments_under: str, workers: int | None, dry_r
     address begins anew.
     """
     from packtrain._packer.joining import compact
-    from packtrain._packer.pack_run import PackProgress
 
     with progress("compact", quiet=as_json) as show:
-
-        def on_progress(state: PackProgress) -> None:
-            show(state.done, state.total, state.resumed)
-
         report = compact(
             dataset,
             segments_under=segments_under,
             num_workers=workers or available_cores(),
             dry_run=dry_run,
-            on_progress=on_progress,
+            on_progress=show,
         )
-    if as_json:
-        print_json(report)
-    elif not report.joined:
-        say(f"{dataset}: there is nothing to join: no two segments under {segments_under} follow each other")
-    elif report.dry_run:
-        say_dry_run(report)
-    else:
-        say(
-            f"{dataset}: version {report.version} has the same {report.records:,} rows, {report.joined} segments joined"
-        )
+    done = (
+        f"{dataset}: version {report.version} has the same {report.records:,} rows, {report.joined} segments joined"
+        if report.joined
+        else f"{dataset}: there is nothing to join: no two segments under {segments_under} follow each other"
+    )
+    say_change(report, done, as_json=as_json)

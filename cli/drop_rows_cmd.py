@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from .options import dry_run_option
-from .output import print_json, say, say_dry_run
+from .output import say_change
 from .paths import PATH_OR_URL
 from .rows import row_numbers
 
@@ -26,9 +26,5 @@ def command(dataset: Path | str, rows: str | None, where: str | None, dry_run: b
     from packtrain._packer.changing import drop_rows
 
     report = drop_rows(dataset, None if rows is None else row_numbers(rows), where=where, dry_run=dry_run)
-    if as_json:
-        print_json(report)
-    elif report.dry_run:
-        say_dry_run(report)
-    else:
-        say(f"{dataset}: version {report.version} has {report.records:,} rows, {report.dropped:,} fewer than before")
+    done = f"{dataset}: version {report.version} has {report.records:,} rows, {report.dropped:,} fewer than before"
+    say_change(report, done, as_json=as_json)

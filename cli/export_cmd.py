@@ -57,23 +57,19 @@ def command(
     If the export stops at any point, the same command continues from there. At the end it prints what to type to make a
     dataset of OUT.
     """
-    from packtrain._packer.export.exporter import ExportProgress, export
+    from packtrain._packer.export.exporter import export
 
     if where is not None and rows is not None:
         raise UsageError("--where and --rows cannot be combined: a filter may name rows, as in row in (5, 10)")
     start = time.monotonic()
     with progress("export", quiet=as_json) as show:
-
-        def on_progress(state: ExportProgress) -> None:
-            show(state.done, state.total, state.resumed)
-
         try:
             report = export(
                 dataset if where is None else _chosen(dataset, where, options),
                 out,
                 rows=None if rows is None else row_numbers(rows),
                 num_workers=workers or available_cores(),
-                on_progress=on_progress,
+                on_progress=show,
                 **options,
             )
         except IndexError as error:

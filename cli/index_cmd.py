@@ -72,15 +72,11 @@ def command(
     SHARD is a file, a folder of *.tar files, a pattern such as 'train-{000000..000146}.tar', or @FILE, a list of these.
     All of these may be in an object store, as in 's3://bucket/train-{000000..000146}.tar'; then OUT may be there, too.
     """
-    from packtrain._packer.foreign.indexer import IndexProgress, index_shards
+    from packtrain._packer.foreign.indexer import index_shards
 
     start = time.monotonic()
-    with progress("index", quiet=as_json, unit="bytes") as show:
-
-        def on_progress(state: IndexProgress) -> None:
-            show(state.done, state.total, state.resumed, f"{state.samples:,} samples")
-
-        report = index_shards(shards, out, num_workers=workers or available_cores(), on_progress=on_progress, **options)
+    with progress("index", quiet=as_json, unit="bytes", note=lambda state: f"{state.samples:,} samples") as show:
+        report = index_shards(shards, out, num_workers=workers or available_cores(), on_progress=show, **options)
     if as_json:
         print_json(report)
     else:

@@ -11,7 +11,7 @@ from packtrain._core.errors import UsageError
 
 from .index_cmd import describe_index
 from .options import dry_run_option
-from .output import print_json, progress, say, say_dry_run
+from .output import print_json, progress, say, say_change
 from .pack_cmd import describe_report
 from .paths import PATH_OR_URL
 
@@ -54,20 +54,12 @@ def command(places: tuple[Path | str, ...], max_rejects: str | None, dry_run: bo
 
 
 def _merge_datasets(places: tuple[Path | str, ...], max_rejects: str | None, *, dry_run: bool, as_json: bool) -> None:
-    from packtrain._packer.merge_datasets import MergeProgress, merge_datasets
+    from packtrain._packer.merge_datasets import merge_datasets
 
     *sources, out = places
     if max_rejects is not None:
         raise UsageError("--max-rejects is for the parts of one dataset: leave it out to merge several")
     with progress("merge", quiet=as_json, unit="bytes") as show:
-
-        def on_progress(state: MergeProgress) -> None:
-            show(state.done, state.total, state.resumed)
-
-        report = merge_datasets(sources, out, dry_run=dry_run, on_progress=on_progress)
-    if as_json:
-        print_json(report)
-    elif report.dry_run and report.written:
-        say_dry_run(report)
-    else:
-        say(f"{out}: version {report.version} has the {report.records:,} rows of {len(sources)} datasets")
+        report = merge_datasets(sources, out, dry_run=dry_run, on_progress=show)
+    done = f"{out}: version {report.version} has the {report.records:,} rows of {len(sources)} datasets"
+    say_change(report, done, as_json=as_json)

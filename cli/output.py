@@ -13,9 +13,9 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
@@ -37,33 +37,31 @@ _CONTINUING: Final = ("pack", "merge", "index", "append", "add-field", "compact"
 _ERASE: Final = "\r\x1b[K"
 
 
-class ShowProgress(Protocol):
-    """Shows the progress of a run."""
-
-    def __call__(self, done: int, total: int, resumed: int, note: str = "") -> None:
-        """Shows that `done` of `total` images or bytes are done, `resumed` of them before this run."""
-
-
 @contextmanager
-def progress(verb: str, *, quiet: bool, unit: str = "images") -> Iterator[ShowProgress]:
+def progress(
+    verb: str, *, quiet: bool, unit: str = "images", note: Callable[[Any], str] = lambda state: ""
+) -> Iterator[Callable[[Any], None]]:
     """Shows progress on standard error: as a bar on a terminal, elsewhere as a plain line every ten seconds.
 
     Args:
         verb: What is being done, such as ``"pack"``.
         quiet: True to show nothing.
         unit: What is counted: ``"images"`` or ``"bytes"``.
+        note: Says what else a state is to show.
+
+    Yields:
+        A function for `on_progress` of the library: it shows a state, which has `done` and `total`, and `resumed` if
+        some of it may have been done before this run.
     """
     if quiet:
-        yield lambda done, total, resumed, note="": None
-    elif sys.stderr.isatty():
-        with _bar(verb, unit) as show:
-            yield show
-    else:
-        yield _Lines(verb, unit)
+        yield lambda state: None
+        return
+    with _bar(verb, unit) if sys.stderr.isatty() else nullcontext(_Lines(verb, unit)) as show:
+        yield lambda state: show(state.done, state.total, getattr(state, "resumed", 0), note(state))
 
 
 @contextmanager
-def _bar(verb: str, unit: str) -> Iterator[ShowProgress]:
+def _bar(verb: str, unit: str) -> Iterator[Callable[[int, int, int, str], None]]:
     from tqdm import tqdm
 
     name, thousand = ("B", 1024) if unit == "bytes" else (f" {unit}", 1000)
@@ -71,7 +69,7 @@ def _bar(verb: str, unit: str) -> Iterator[ShowProgress]:
         bar = stack.enter_context(tqdm(desc=verb, bar_format="{desc}: ...", leave=False))
         before = 0
 
-        def show(done: int, total: int, resumed: int, note: str = "") -> None:
+        def show(done: int, total: int, resumed: int, note: str) -> None:
             nonlocal bar, before
             if total != bar.total:
                 # Another total is other work. The clock starts with it: neither reading a list nor starting workers
@@ -106,7 +104,7 @@ class _Lines:
         self._total: int | None = None
         self._before = 0
 
-    def __call__(self, done: int, total: int, resumed: int, note: str = "") -> None:
+    def __call__(self, done: int, total: int, resumed: int, note: str) -> None:
         now = time.monotonic()
         if total != self._total:
             self._total, self._start, self._before = total, now, done - resumed
@@ -156,8 +154,15 @@ def say(text: str, *, err: bool = False, colour: str | None = None, end: str = "
     click.echo((click.style(text, fg=colour) if colour else text) + end, err=err, nl=False)
 
 
-def say_dry_run(report: ChangeReport) -> None:
-    """Prints what a change would write."""
+def say_change(report: ChangeReport, done: str, *, as_json: bool) -> None:
+    """Prints what a change has `done`, or would write."""
+    if as_json:
+        print_json(report)
+        return
+    # Only in a dry run, and not if there is nothing to do.
+    if not report.written:
+        say(done)
+        return
     change = {"added": report.added, "dropped": report.dropped, "relabelled": report.relabelled}
     what = "".join(f", {count:,} {verb}" for verb, count in change.items() if count)
     what += "".join(f", {count:,} on {name}" for name, count in report.sides.items())

@@ -21,7 +21,7 @@ from packtrain._core.sizes import size
 from packtrain._core.store_modes import STORE_MODES
 
 from .columns import column_options, columns_of
-from .options import where_option
+from .options import max_rejects_option, where_option
 from .output import print_json, progress, run, say, warn
 from .paths import PATH, PATH_OR_URL, SOURCE
 from .words import named
@@ -29,7 +29,7 @@ from .words import named
 if TYPE_CHECKING:
     from packtrain._core.options import StoreOptions
     from packtrain._packer.options import PackOptions
-    from packtrain._packer.pack_run import PackReport
+    from packtrain._packer.pack_run import PackProgress, PackReport
     from packtrain._packer.ray_engine import RayEngine
 
 _REMARKS: Final = 8
@@ -88,12 +88,7 @@ _CLASSES: Final = 5
 @click.option("--seed", type=int, help="Seed that shuffles the order of the records.  [default: 0]")
 @click.option("--keep-order", is_flag=True, help="Keep the order of the list.")
 @click.option("--workers", type=click.IntRange(1), help="Worker processes.  [default: all available cores]")
-@click.option(
-    "--max-rejects",
-    default="0.1%",
-    metavar="N|P%",
-    help="How many lines may be refused; a percentage allows at least one.",
-)
+@max_rejects_option
 @click.option(
     "--spool", type=PATH, help="Folder for shards until they are uploaded.  [default: the system's temporary folder]"
 )
@@ -150,7 +145,6 @@ def command(
     from packtrain._codec.pillow import pillow_conflict
     from packtrain._packer.listing import is_items
     from packtrain._packer.pack import pack
-    from packtrain._packer.pack_run import PackProgress
     from packtrain._packer.parts import Part
     from packtrain._packer.user_code import load_named
 
@@ -170,11 +164,7 @@ def command(
     # Ray prints what it has to say of workers and nodes that die.
     elsewhere = nullcontext() if cluster is None else redirect_stdout(sys.stderr)
     streamed = samples is not None and not is_items(samples)
-    with elsewhere, progress("pack", quiet=as_json) as show, _stoppable(streamed=streamed):
-
-        def on_progress(state: PackProgress) -> None:
-            show(state.done, state.total, state.resumed, f"{state.rejects} rejects" if state.rejects else "")
-
+    with elsewhere, progress("pack", quiet=as_json, note=rejects_note) as show, _stoppable(streamed=streamed):
         report = pack(
             source if samples is None else samples,
             out,
@@ -186,7 +176,7 @@ def command(
             spool=spool,
             engine=cluster,
             part=one,
-            on_progress=on_progress,
+            on_progress=show,
             on_warning=warn,
         )
     if as_json:
@@ -275,6 +265,11 @@ def _store(source: Path | str, store: str | None, **pixels: Any) -> StoreOptions
         if was := next((found for found in stores if found is not None), None):
             given = {"mode": was.mode, "orientation": was.orientation} | given
     return StoreOptions(**given) if store is None else StoreOptions(store, **given)
+
+
+def rejects_note(state: PackProgress) -> str:
+    """Says how many lines were refused so far, if any."""
+    return f"{state.rejects} rejects" if state.rejects else ""
 
 
 def describe_report(report: PackReport, seconds: float) -> str:

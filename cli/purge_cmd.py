@@ -9,7 +9,7 @@ import click
 from packtrain._core.cores import available_cores
 
 from .options import dry_run_option
-from .output import print_json, progress, say, say_dry_run, say_removal
+from .output import progress, say, say_change, say_removal
 from .paths import PATH_OR_URL
 from .rows import row_numbers
 
@@ -30,30 +30,20 @@ def command(
     version that would go is open in a process, or another dataset needs it, the message says so, and nothing changes.
     In an object store, `packtrain drop-version` removes the bytes, a week later.
     """
-    from packtrain._packer.pack_run import PackProgress
     from packtrain._packer.purging import purge
 
     with progress("purge", quiet=as_json) as show:
-
-        def on_progress(state: PackProgress) -> None:
-            show(state.done, state.total, state.resumed)
-
         report = purge(
             dataset,
             None if rows is None else row_numbers(rows),
             where=where,
             num_workers=workers or available_cores(),
             dry_run=dry_run,
-            on_progress=on_progress,
+            on_progress=show,
         )
-    if as_json:
-        print_json(report)
-        return
-    if report.dry_run:
-        say_dry_run(report)
-    else:
-        say(f"{dataset}: version {report.version} has {report.records:,} rows, {report.dropped:,} fewer than before")
-    if report.removal is not None:
+    done = f"{dataset}: version {report.version} has {report.records:,} rows, {report.dropped:,} fewer than before"
+    say_change(report, done, as_json=as_json)
+    if report.removal is not None and not as_json:
         gone = ", ".join(map(str, report.removal.versions))
         say(f"  versions {'that would go' if report.dry_run else 'dropped'}: {gone}")
         say_removal(report.removal)

@@ -8,8 +8,8 @@ import click
 
 from packtrain._core.errors import UsageError
 
-from .options import dry_run_option
-from .output import print_json, say, say_dry_run
+from .options import dry_run_option, labels_option
+from .output import say_change
 from .paths import PATH, PATH_OR_URL
 
 
@@ -18,11 +18,7 @@ from .paths import PATH, PATH_OR_URL
 @click.argument("source", metavar="[LIST]", type=PATH, required=False)
 @click.option("--key", metavar="COL", help="Column of the paths that say which sample a row is about.  [default: path]")
 @click.option("--label", metavar="COL", help="Column of the labels.  [default: label]")
-@click.option(
-    "--labels",
-    type=click.Choice(["class", "int"]),
-    help="The label on each line is the name of a class, or its number.  [default: int]",
-)
+@labels_option
 @click.option(
     "--classes", type=PATH, help="File of class names: those of the dataset, perhaps with other names, then new ones."
 )
@@ -59,12 +55,8 @@ def command(
         rename=dict(map(_renaming, rename)),
         dry_run=dry_run,
     )
-    if as_json:
-        print_json(report)
-    elif report.dry_run and report.written:
-        say_dry_run(report)
-    else:
-        say(f"{dataset}: version {report.version} has these labels, {report.relabelled:,} of them other than before")
+    done = f"{dataset}: version {report.version} has these labels, {report.relabelled:,} of them other than before"
+    say_change(report, done, as_json=as_json)
 
 
 def _renaming(text: str) -> tuple[str, str]:

@@ -49,13 +49,9 @@ def command(
     if out is None and not as_json:
         raise UsageError("there is nowhere to put the report: add --out report.html, or --json")
     charts = [] if stats is None else [chart_stats(stats)]
-    with progress("report", quiet=as_json) as show:
-
-        def on_progress(state: ReportProgress) -> None:
-            show(state.done, state.total, 0, f"comparing view {state.view} of {state.views}" if state.view else "")
-
+    with progress("report", quiet=as_json, note=_comparing) as show:
         report = dataset_report(
-            dataset, against=against, where=where, num_workers=workers or available_cores(), on_progress=on_progress
+            dataset, against=against, where=where, num_workers=workers or available_cores(), on_progress=show
         )
     if out is not None:
         with file_errors(out, UsageError):
@@ -65,6 +61,10 @@ def command(
     else:
         say(_summary(report))
         say(f"page: {out}")
+
+
+def _comparing(state: ReportProgress) -> str:
+    return f"comparing view {state.view} of {state.views}" if state.view else ""
 
 
 def _summary(report: DatasetReport) -> str:

@@ -14,6 +14,7 @@ import click
 
 from packtrain._core.errors import UsageError
 
+from .options import look_options
 from .output import say
 from .paths import PATH
 from .rows import rows_of
@@ -28,17 +29,8 @@ _UNKNOWN_WIDTH: Final = 1000
 @click.argument("dataset", type=PATH)
 @click.option("-n", "count", type=click.IntRange(1, _MOST), default=64, help="Number of rows, evenly spaced.")
 @click.option("--rows", metavar="ROWS", help="These rows instead: 5,10-20.")
-@click.option("--where", metavar="EXPR", help="Only rows that a filter takes: \"width > 512 and label = 'cat'\".")
-@click.option(
-    "--transform",
-    default="none",
-    metavar="NAME",
-    help="Show what the network sees: rrc224, center224, crop224, any other size, or module:attribute.",
-)
-@click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the transform's random numbers.")
+@look_options
 @click.option("--epoch", type=click.IntRange(0), default=0, help="Epoch of the transform's random numbers.")
-@click.option("--boxes", metavar="FIELD[:FORM]", help="Draw boxes: xyxy (default), xywh or cxcywh; with n: 0 to 1.")
-@click.option("--masks/--no-masks", default=True, help="Draw masks over their images; 0 stays clear.")
 @click.option("--side", type=click.IntRange(16, 1024), default=160, help="Size of a picture in pixels.")
 @click.option("--out", type=PATH, metavar="FILE.png", help="Write the sheet to a file.  [default: the terminal]")
 def command(

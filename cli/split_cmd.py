@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from .options import dry_run_option
-from .output import print_json, say, say_dry_run
+from .output import say_change
 from .paths import PATH_OR_URL
 
 
@@ -59,10 +59,5 @@ def command(
         replace_existing=replace,
         dry_run=dry_run,
     )
-    if as_json:
-        print_json(report)
-    elif report.dry_run:
-        say_dry_run(report)
-    else:
-        counts = ", ".join(f"{count:,} on {name}" for name, count in report.sides.items())
-        say(f"{dataset}: version {report.version} has {counts}")
+    counts = ", ".join(f"{count:,} on {name}" for name, count in report.sides.items())
+    say_change(report, f"{dataset}: version {report.version} has {counts}", as_json=as_json)

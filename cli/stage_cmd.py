@@ -122,9 +122,11 @@ def stage_progress(*, quiet: bool) -> Iterator[Callable[[StageProgress], None]]:
             nonlocal phase, bar
             if bar is None or state.phase != phase:
                 stack.close()
-                bar = stack.enter_context(progress(_VERBS[state.phase], quiet=quiet, unit="bytes"))
+                bar = stack.enter_context(
+                    progress(_VERBS[state.phase], quiet=quiet, unit="bytes", note=lambda state: state.note)
+                )
                 phase = state.phase
-            bar(state.done, state.total, state.resumed, state.note)
+            bar(state)
 
         yield report
 

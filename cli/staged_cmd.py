@@ -13,7 +13,7 @@ import click
 from packtrain._core.errors import UsageError
 from packtrain._core.paths import is_address
 from packtrain._core.printable import one_line
-from packtrain._core.sizes import size
+from packtrain._core.sizes import duration, size
 
 from .output import print_json, say, warn
 from .paths import PATH
@@ -200,22 +200,14 @@ def _row(entry: Entry, now: float) -> tuple[str, ...]:
     readers = ", ".join(map(str, entry.pids)) or ("a process" if entry.leased else "-")
     safe = "pinned" if entry.pinned else "-"
     if not entry.pinned and entry.promised_until > now:
-        safe = f"for {_span(entry.promised_until - now)}"
+        safe = f"for {duration(entry.promised_until - now)}"
     shards = f"{entry.local_shards}/{entry.shards}" if entry.shards and entry.state != "stream" else "-"
     return (
         entry.id,
         size(entry.bytes),
         shards,
         entry.state,
-        f"{_span(now - entry.last_used)} ago" if entry.last_used else "-",
+        f"{duration(max(0, now - entry.last_used))} ago" if entry.last_used else "-",
         readers,
         safe,
     )
-
-
-def _span(seconds: float) -> str:
-    """A duration for people."""
-    for unit, count in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= count:
-            return f"{seconds / count:.0f} {unit}"
-    return f"{max(0, seconds):.0f} s"

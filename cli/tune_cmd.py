@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,11 +13,11 @@ from packtrain._core.errors import UsageError
 from packtrain._core.files import file_errors
 from packtrain._core.sizes import size
 
-from .output import print_json, say
+from .output import changing_line, print_json, say
 from .paths import PAGE, PATH
 
 if TYPE_CHECKING:
-    from packtrain._extras.tune import SettingResult, Trial, TuneOptions, TuneResult
+    from packtrain._extras.tune import SettingResult, Trial, TuneResult
 
 _INTERRUPTED: Final = 130
 
@@ -59,11 +58,14 @@ def command(dataset: Path, out: Path | None, as_json: bool, **choices: Any) -> i
     sys.path.insert(0, "")
     options = TuneOptions(**choices)
     trials: list[Trial] = []
-    with _progress(options, quiet=as_json) as show:
+    with nullcontext() if as_json else changing_line() as show:
 
         def on_trial(trial: Trial, passed: float) -> None:
             trials.append(trial)
-            show(trial, passed)
+            if show is not None:
+                workers, prefetch = trial.setting
+                time = f"{min(passed, options.seconds):.0f} of {options.seconds:.0f} s"
+                show(f"tune: {time}: {workers} x {prefetch}: {trial.rate:,.0f} images/s")
 
         try:
             result, code = tune(dataset, options, on_trial=on_trial), 0
@@ -86,25 +88,6 @@ def command(dataset: Path, out: Path | None, as_json: bool, **choices: Any) -> i
         if out is not None:
             say(f"\npage: {out}")
     return code
-
-
-@contextmanager
-def _progress(options: TuneOptions, *, quiet: bool) -> Iterator[Callable[[Trial, float], None]]:
-    """A bar that shows how much of the time has passed, if standard error is a terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda trial, passed: None
-        return
-    from tqdm import tqdm
-
-    style = "{desc}: {percentage:3.0f}% |{bar}| {n:.0f}/{total:.0f} s{postfix}"
-    with tqdm(desc="tune", total=options.seconds, bar_format=style, dynamic_ncols=True) as bar:
-
-        def show(trial: Trial, passed: float) -> None:
-            workers, prefetch = trial.setting
-            bar.set_postfix_str(f"{workers} x {prefetch}: {trial.rate:,.0f} images/s", refresh=False)
-            bar.update(min(passed, options.seconds) - bar.n)
-
-        yield show
 
 
 def _show(result: TuneResult) -> None:

@@ -43,19 +43,15 @@ def command(dataset: Path | str, decode: bool, workers: int | None, journal: Pat
 
     The exit code is 1 if something is damaged.
     """
-    from packtrain._packer.verifier import VerifyProgress, verify
+    from packtrain._packer.verifier import verify
 
     with progress("verify", quiet=as_json) as show:
-
-        def on_progress(state: VerifyProgress) -> None:
-            show(state.done, state.total, state.resumed)
-
         report = verify(
             dataset,
             decode_images=decode,
             num_workers=workers or available_cores(),
             journal=journal,
-            on_progress=on_progress,
+            on_progress=show,
         )
     if as_json:
         print_json(report)

@@ -13,22 +13,14 @@ import click
 
 from packtrain._core.errors import UsageError
 
+from .options import look_options
 from .output import say
 from .paths import PATH
 
 
 @click.command("view", context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.argument("dataset", type=PATH)
-@click.option("--where", metavar="EXPR", help="Only rows that a filter takes: \"width > 512 and label = 'cat'\".")
-@click.option(
-    "--transform",
-    default="none",
-    metavar="NAME",
-    help="Show beside it what the network sees: rrc224, center224, crop224, any other size, or module:attribute.",
-)
-@click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the transform's random numbers.")
-@click.option("--boxes", metavar="FIELD[:FORM]", help="Draw boxes: xyxy (default), xywh or cxcywh; with n: 0 to 1.")
-@click.option("--masks/--no-masks", default=True, help="Draw masks over their images; 0 stays clear.")
+@look_options
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),

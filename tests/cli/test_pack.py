@@ -120,13 +120,6 @@ def test_files_of_names_through_pipes(tmp_path: Path) -> None:
     assert "already complete" in done.stdout
 
 
-def test_a_second_call_says_that_all_is_done(run: Run, images: Path, tmp_path: Path) -> None:
-    for expected in ("12 records", "already complete: 12 records in 1 shard(s)"):
-        outcome = run("pack", images, tmp_path / "out", "--format", "tar")
-        assert outcome.code == 0
-        assert expected in outcome.out
-
-
 def test_every_option_lands_in_the_plan(run: Run, images: Path, tmp_path: Path) -> None:
     store = "--store jpeg --resize long=30 --quality 50 --mode L --orientation apply"
     words = f"--format hdf5 {store} --shard-size 2KB --seed 7".split()
@@ -172,16 +165,6 @@ def test_labels_root_and_classes(run: Run, images: Path, tmp_path: Path) -> None
     opened = open_dataset(tmp_path / "vector")
     assert opened.targets.tolist() == [[0.25, source.label] for source in sources(images)]
     assert opened.store.manifest.store.check
-
-
-def test_an_image_folder(run: Run, tmp_path: Path) -> None:
-    for name in ("b/1.jpg", "a/2 3.JPG"):
-        (tmp_path / "photos" / name).parent.mkdir(parents=True)
-        (tmp_path / "photos" / name).write_bytes(encoded(picture(1)))
-    assert run("pack", tmp_path / "photos", tmp_path / "out", "--format", "lmdb").code == 0
-    opened = open_dataset(tmp_path / "out")
-    assert [(opened.filename(row), opened.label(row)) for row in range(2)] == [("a/2 3.JPG", 0), ("b/1.jpg", 1)]
-    assert opened.classes == ("a", "b")
 
 
 @pytest.mark.parametrize(
@@ -286,13 +269,6 @@ class TestProgress:
         assert all(re.fullmatch(r"pack: \d+ of 12 \([\d,]+ images/s(, [\d,]+ s left)?\)", line) for line in lines)
         assert [int(line.split()[1]) for line in lines] == [*range(13), 12]
         assert not CONTROL.search(outcome.out + outcome.err)
-
-    def test_a_log_gets_no_control_characters_from_an_error(self, run: Run, images: Path, tmp_path: Path) -> None:
-        (tmp_path / "train.txt").write_bytes(b"bad \x1b[31m \x85.jpg 1\n" + images.read_bytes())
-        words = ("--root", images.parent, "--max-rejects", 0)
-        outcome = run("pack", tmp_path / "train.txt", tmp_path / "out", "--format", "tar", *words)
-        assert outcome.code == 1
-        assert not CONTROL.search(outcome.err)
 
     def test_json_is_silent(self, run: Run, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("packtrain._cli.output._LOG_SECONDS", 0)

@@ -65,9 +65,3 @@ def test_where_packs_the_rows_it_chooses(run: Run, source: Path, tmp_path: Path)
     assert "chosen       0 of 12 records" in run("info", source, "--where", "false").out
     wrong = run("info", source, "--where", "widht > 3")
     assert "--where='widht > 3': there is no column 'widht'; did you mean 'width'?" in wrong.err
-
-
-def test_where_is_for_datasets(run: Run, images: Path, tmp_path: Path) -> None:
-    outcome = run("pack", images, tmp_path / "out", "--where", "label = 1")
-    assert outcome.code == 2
-    assert "is no dataset, and only the rows of one can be chosen" in outcome.err

@@ -16,6 +16,7 @@ from helpers.support import encoded, picture
 
 from packtrain import PackOptions, pack
 from packtrain._cli import output
+from packtrain._storage.staging.options import StageProgress
 
 from .conftest import Run
 
@@ -79,8 +80,8 @@ class TestNamesThatSteerTerminals:
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(output, "_LOG_SECONDS", 0)
-        with output.progress("stage", quiet=False, unit="bytes") as show:
-            show(1, 2, 0, f"{EVIL}\nerror: no")
+        with output.progress("stage", quiet=False, unit="bytes", note=lambda state: state.note) as show:
+            show(StageProgress("copy", 1, 2, 0, f"{EVIL}\nerror: no"))
         written = capsys.readouterr().err
         assert written.count("\n") == 1
         assert not STEERING.search(written)

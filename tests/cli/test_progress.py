@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import tqdm.std
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packtrain._cli import output
+from packtrain._storage.staging.options import StageProgress
 
 FRAME = re.compile(r"pack: +(\d+)%\|.*\[[\d:]+<([\d:]+|\?), +(\S+?)(s/)? images(/s)?(, .*)?\]")
 THOUSANDS = {"k": 1e3, "M": 1e6, "G": 1e9}
@@ -57,6 +59,13 @@ def on_screen(check: Callable[[Terminal, list[float]], None]) -> None:
         check(terminal, clock)
 
 
+@contextmanager
+def progress() -> Iterator[Callable[..., None]]:
+    """Shows what is done, the total, what was done before, and a note."""
+    with output.progress("pack", quiet=False, note=lambda state: state.note) as show:
+        yield lambda *figures: show(StageProgress("copy", *figures))
+
+
 steps = st.lists(st.tuples(st.floats(0.11, 5000), st.integers(0, MOST)), min_size=1, max_size=12)
 
 
@@ -68,7 +77,7 @@ def test_rate_and_time_left_are_those_since_the_work_began(
     total = resumed + sum(count for _, count in steps) + left
 
     def check(terminal: Terminal, clock: list[float]) -> None:
-        with output.progress("pack", quiet=False) as show:
+        with progress() as show:
             clock[0] += preparing
             began = clock[0]
             show(resumed, total, resumed)
@@ -95,7 +104,7 @@ def test_what_was_done_when_the_clock_started_does_not_count(steps: Steps) -> No
     def check(terminal: Terminal, clock: list[float]) -> None:
         total = 1000 + sum(count for _, count in steps)
         began, done = clock[0], 0
-        with output.progress("pack", quiet=False) as show:
+        with progress() as show:
             show(1000, total, 0)
             for passed, count in steps:
                 clock[0] += passed
@@ -112,7 +121,7 @@ def test_other_work_has_a_clock_of_its_own() -> None:
     """An update that reads old shards and then new ones counts both from 0."""
 
     def check(terminal: Terminal, clock: list[float]) -> None:
-        with output.progress("pack", quiet=False) as show:
+        with progress() as show:
             show(0, 100, 0)
             clock[0] += 100
             show(100, 100, 0)
@@ -130,7 +139,7 @@ def test_what_is_found_done_and_what_is_taken_back_is_no_work() -> None:
     """A resumed copy finds what is there while it copies, and copies a damaged file again."""
 
     def check(terminal: Terminal, clock: list[float]) -> None:
-        with output.progress("pack", quiet=False) as show:
+        with progress() as show:
             show(0, 10_000, 0)
             clock[0] += 10
             show(6000, 10_000, 5000)
@@ -148,7 +157,7 @@ def test_what_is_found_done_and_what_is_taken_back_is_no_work() -> None:
 
 def test_a_run_without_work_leaves_nothing_on_the_screen() -> None:
     def check(terminal: Terminal, clock: list[float]) -> None:
-        with output.progress("pack", quiet=False):
+        with progress():
             assert "pack: ..." in terminal.getvalue()
         assert terminal.getvalue().endswith("\r") and not terminal.getvalue().rsplit("\r", 2)[-2].strip()
 
@@ -157,7 +166,7 @@ def test_a_run_without_work_leaves_nothing_on_the_screen() -> None:
 
 def test_a_note_is_shown_when_nothing_else_changes() -> None:
     def check(terminal: Terminal, clock: list[float]) -> None:
-        with output.progress("pack", quiet=False) as show:
+        with progress() as show:
             for note in ("1 rejects", "2 rejects"):
                 show(5, 10, 0, note)
                 clock[0] += 1
@@ -175,7 +184,7 @@ def test_a_log_says_the_same(steps: Steps, resumed: int) -> None:
         log = io.StringIO()
         patch.setattr(sys, "stderr", log)
         patch.setattr("packtrain._cli.output.time.monotonic", lambda: clock[0])
-        with output.progress("pack", quiet=False) as show:
+        with progress() as show:
             clock[0] += 7
             began, done, last = clock[0], 0, 1000.0
             show(resumed, total, resumed)

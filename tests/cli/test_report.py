@@ -73,15 +73,6 @@ def test_the_figures_of_a_loader_are_charted(run: Run, dataset: Path, tmp_path: 
     assert "waiting for batches" in page.read_text()
 
 
-def test_a_page_needs_a_place(run: Run, dataset: Path, tmp_path: Path) -> None:
-    outcome = run("report", dataset)
-    assert outcome.code == 2
-    assert "add --out report.html, or --json" in outcome.err
-    outcome = run("report", dataset, "--out", tmp_path / "none" / "report.html", "--workers", 1)
-    assert outcome.code == 2
-    assert "there is no folder" in outcome.err
-
-
 def test_progress_is_a_bar_on_a_terminal(dataset: Path, tmp_path: Path) -> None:
     _, shown = on_terminal("report", dataset, "--out", tmp_path / "report.html", "--workers", 1)
     assert b"12.0/12.0" in shown and b"comparing view 12 of 12" in shown

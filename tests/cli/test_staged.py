@@ -76,7 +76,7 @@ class TestList:
 
     def test_a_promise_is_shown(self, run: Run, datasets: tuple[Path, Path], place: Path) -> None:
         run("stage", datasets[0], "--to", place, "--grace", "90m")
-        assert run("staged", "list", "--to", place).out.splitlines()[1].endswith(" -        for 1 h")
+        assert run("staged", "list", "--to", place).out.splitlines()[1].endswith(" -        for 90 min")
 
     def test_json(self, run: Run, staged: tuple[Staged, Staged], place: Path) -> None:
         found = run("staged", "list", "--to", place, "--json").json

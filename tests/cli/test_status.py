@@ -18,11 +18,6 @@ SIZES = ("--budget", "4MiB", "--shard-size", "128KiB")
 
 
 class TestOfADataset:
-    def test_one_that_is_packed_is_complete(self, run: Run, images: Path, tmp_path: Path) -> None:
-        pack(images, tmp_path / "out")
-        done = run("status", tmp_path / "out")
-        assert (done.code, done.out) == (0, f"{tmp_path / 'out'}: complete: all 1 shards are done\n")
-
     def test_so_is_one_that_is_indexed(self, run: Run, images: Path, tmp_path: Path) -> None:
         pack(images, tmp_path / "out")
         index_shards([tmp_path / "out"], tmp_path / "index")

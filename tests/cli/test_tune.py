@@ -93,15 +93,6 @@ class TestOutput:
         assert default[:2] == ["2", "2"]
         assert "a step of 130 ms for 64 images waits 0.0% of the time: 1 worker will do" in outcome.out
 
-    def test_no_setting_keeps_up(self, run: Run, fake: type[FakeBench]) -> None:
-        out = run("tune", "/data/train", "--consumer-ms", "32").out
-        assert "takes 2,000 images/s, and the best setting delivers 1,000, so the step waits 50% of the time" in out
-        assert "packtrain doctor" in out
-
-    def test_cold_data_is_mentioned(self, run: Run, fake: type[FakeBench]) -> None:
-        fake.disk_share = 0.5
-        assert "50% of the data came from the disk" in run("tune", "/data/train").out
-
     def test_json(self, run: Run, fake: type[FakeBench]) -> None:
         found = run("tune", "/data/train", "--json", "--batch-size", "16", "--transform", "none").json
         assert found["options"]["batch_size"] == 16
@@ -111,10 +102,6 @@ class TestOutput:
             == "Loader(open_dataset('/data/train'), batch_size=16, shuffle=True, num_workers=2, prefetch_factor=2)"
         )
         assert len(found["trials"]) == sum(len(each["rates"]) for each in found["results"])
-
-    def test_help(self, run: Run) -> None:
-        assert run("tune", "--help").code == 0
-        assert "tune" in run("--help").out
 
 
 class TestInterrupted:
@@ -156,16 +143,6 @@ class TestInterrupted:
         assert err.startswith("stopped") and err.count("\n") == 1
         with pytest.raises(ProcessLookupError):
             os.killpg(process.pid, 0)
-
-
-class TestErrors:
-    def test_no_dataset(self, run: Run, tmp_path: Path) -> None:
-        outcome = run("tune", tmp_path)
-        assert outcome.code == 1 and "manifest.json" in outcome.err
-
-    def test_too_little_time(self, run: Run, folder: Path) -> None:
-        outcome = run("tune", folder, "--transform", "rrc20", "--seconds", "1", "--consumer-ms", "100")
-        assert outcome.code == 2 and "Give" in outcome.err
 
 
 @pytest.mark.parametrize("words", [[], ["--consumer-ms", "100"], ["--max-workers", "0"]])

@@ -146,17 +146,3 @@ class TestInfo:
         assert "\nimage        jpeg, long=20, quality 77, L\n" in outcome.out
         assert "\nwritten by   packtrain " in outcome.out
         assert outcome.out.endswith(" eel\n")
-
-
-@pytest.mark.parametrize("words", ["--help", "-h", "pack -h", "verify -h", "info -h", "--version"])
-def test_help_is_exit_code_0(run: Run, words: str) -> None:
-    outcome = run(*words.split())
-    assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out
-
-
-@pytest.mark.parametrize("words", ["", "unpack", "--frobnicate", "verify", "info a b"])
-def test_unknown_words_are_exit_code_2(run: Run, words: str) -> None:
-    outcome = run(*words.split())
-    assert outcome.code == 2
-    assert outcome.err.startswith("Usage: packtrain")

@@ -146,14 +146,6 @@ def test_an_error_about_an_option_names_it(
     assert option in done.err.partition("rror: ")[2]
 
 
-@pytest.mark.parametrize("words", ["pack {list} {out}", "pack {set} {out}"])
-def test_a_size_out_of_range_is_called_as_it_is_typed(run: Run, images: Path, tmp_path: Path, words: str) -> None:
-    pack(images, tmp_path / "set", PackOptions(store=StoreOptions("verbatim")))
-    places = {"list": images, "out": tmp_path / "out", "set": tmp_path / "set"}
-    done = run(*words.format(**places).split(), "--shard-size", "0")
-    assert (done.code, done.err.partition("error: ")[2][:15]) == (2, "--shard-size=0:")
-
-
 def test_a_warning_calls_options_as_they_are_typed(run: Run, images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "set", PackOptions(store=StoreOptions("verbatim")))
     done = run("stage", tmp_path / "set", "--to", tmp_path)

@@ -28,6 +28,7 @@ WRONG = {
     f"{PACK} --quality 50": "--quality=50 applies to store mode jpeg only, not to crop-ready",
     f"{PACK} --workers 0": "0 is not in the range x>=1",
     f"{PACK} --labels none --classes {{list}}": "`--classes` needs `--labels` int, not none",
+    "pack {list} {new} --where x": "is no dataset, and only the rows of one can be chosen",
     "pack LIST OUT --part 0/4": "part 0/4: parts are counted from 1",
     "pack LIST OUT --part 5": "part='5': expected I/N",
     "pack OUT": "expected LIST OUT, found OUT",
@@ -59,6 +60,7 @@ WRONG = {
     "tune {set} --batch-size 0": "--batch-size",
     "tune {set} --max-workers -1": "--max-workers",
     "tune {set} --out no/such/folder/page.html": "there is no folder",
+    "report {set}": "add --out report.html, or --json",
     "report {set} --out no/such/folder/page.html": "there is no folder",
 }
 

@@ -118,15 +118,6 @@ class TestPixels:
             for left in range(source.width - last - 2, source.width):
                 check(record, Box(left, 3, source.width - left, 9), whole)
 
-    def test_a_record_in_a_mapped_file(self) -> None:
-        random = np.random.default_rng(0)
-        record = handmade(random, 90)
-        width, height = Image.open(io.BytesIO(record)).size
-        mapped = memoryview(b"??" + record + b"?")[2:-1]
-        for implementation in IMPLEMENTATIONS:
-            found, wanted = (implementation(each, Box(0, 0, width, height)) for each in (mapped, record))
-            assert found is not None and wanted is not None and bytes(found.data) == bytes(wanted.data)
-
 
 RANDOM = np.random.default_rng(9)
 RECORD = with_table(written(picture(RANDOM, 50, 40, density=0.3), RANDOM, restart=2), 2)

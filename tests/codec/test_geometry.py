@@ -87,12 +87,6 @@ def test_the_size_is_known_before(chain: list[Operation], width: int, height: in
     assert size_after(chain, width, height) == apply(Image.new("L", (width, height)), chain).size
 
 
-def test_no_steps_give_the_image_itself() -> None:
-    image = noise(1, 5, 4)
-    assert apply(image, ()) is image
-    assert needed((), 5, 4) == Box(0, 0, 5, 4)
-
-
 def inside(box: Box, width: int, height: int) -> npt.NDArray[np.bool_]:
     """Which pixels of an image of `width` x `height` lie in `box`."""
     assert box.left >= 0 and box.top >= 0 and box.width > 0 and box.height > 0
@@ -172,11 +166,6 @@ def test_no_rounding_over_long_lines_leads_out_of_what_is_needed(
 def test_a_side_that_keeps_its_length_needs_no_neighbours() -> None:
     chain: list[Operation] = [Scale(500, 100, FILTERS["lanczos"]), Crop(Box(31, 0, 200, 100))]
     assert needed(chain, 500, 375) == (31, 0, 200, 375)
-
-
-def test_a_scaled_crop_needs_the_crop() -> None:
-    chain: list[Operation] = [Crop(Box(31, 42, 200, 150)), Scale(224, 224, FILTERS["bicubic"]), Flip(True)]
-    assert needed(chain, 500, 375) == (31, 42, 200, 150)
 
 
 def test_padding_by_reflection_needs_no_more_than_the_crop_where_it_shows_no_reflection() -> None:

@@ -21,7 +21,7 @@ from helpers.faults.harness import Action, FaultServer
 from helpers.objects.datasets import objects_of
 from helpers.objects.servers import Server
 from helpers.support import packed, tree
-from helpers.versions import labels_of, listed
+from helpers.versions import labels_of, laid_out, listed, rows_of
 
 from packtrain import append, drop_rows, drop_version, open_dataset, purge, relabel, split, verify
 from packtrain._core.files import is_temporary
@@ -65,6 +65,8 @@ CHANGES = {
     "drop-version": Change("packtrain.drop_version(args['OUT'], args['VERSIONS'])", [0, 1, 2, 3, 4, 20, 21], more=True),
 }
 MERGE = "packtrain.merge_datasets(args['SOURCES'], args['OUT'])"
+BEFORE = [(state, name) for name, change in CHANGES.items() for state in ("packed", "changed")[change.more :]]
+"""The state of a dataset, and a change of it. For some changes, there have to be others before."""
 ONCE = ("add-field", "drop-rows", "purge")
 """What cannot be asked for again once it is done: other rows would have these numbers, or the field is there."""
 
@@ -107,7 +109,7 @@ def held(out: Path) -> tuple[object, ...]:
     return labels_of(out), captions, labels_of(out, split="val") if is_split else None
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize(("before", "name"), BEFORE, indirect=["before"])
 def test_killed_anywhere_and_run_again(
     packer: FaultServer,
     before: Path,
@@ -251,12 +253,6 @@ def test_killed_anywhere_at_an_address(
         listing = tmp_path / "captions.csv"
         listing.write_text("path,caption\n" + "".join(f"{number}.jpg,n{number}\n" for number in range(6)))
 
-    def there(folder: Path) -> Path:
-        for name, data in objects_of(moto_server, url).items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(data)
-        return folder
-
     def prepare(spools: Path) -> None:
         renewed(spools).mkdir()
         with moto_server.in_environment(), closing(Bucket()) as bucket:
@@ -271,34 +267,31 @@ def test_killed_anywhere_at_an_address(
     # Nothing rests on the spools.
     program = Program(packer, AT_ADDRESS + code, arguments, spools, prepare, lost=("*",))
 
-    def found(number: int) -> list[tuple[object, ...]]:
-        copy = there(tmp_path / f"copy-{number}")
-        assert not verify(copy).problems
-        dataset = open_dataset(copy)
-        names = [name for name in ("label", "caption") if name == "label" or name in dataset.schema.names]
-        rows = open_dataset(copy, fields=names)
-        return [(dataset.filename(row), rows[row]) for row in range(len(rows))]
+    def found() -> list[tuple[Any, ...]]:
+        return rows_of(laid_out(objects_of(moto_server, url), tmp_path / "copy"))
 
     calls = program.undisturbed()
-    new = found(0)
+    new = found()
     assert not list(spools.iterdir())
     prepare(spools)
-    old = found(1)
+    old = found()
     points = range(1, len(calls) + 1)
     chosen = points if request.config.getoption("--every-point") else random.Random(url).sample(points, 3)
-    for number, at in enumerate(chosen, 2):
+    for at in chosen:
         prepare(spools)
         program.run(Action.KILL, at)
-        state = found(2 * number)
+        state = found()
         assert state in (old, new), at
         if state == old:
             assert program.run().returncode == 0, at
             assert not list(spools.iterdir()), "the spool of a run that was killed is left"
-        assert found(2 * number + 1) == new, at
+        assert found() == new, at
 
 
 @pytest.mark.stress
-@pytest.mark.parametrize("name", [name for name in CHANGES if name != "drop-version"])
+@pytest.mark.parametrize(
+    ("before", "name"), [each for each in BEFORE if "drop-version" not in each], indirect=["before"]
+)
 def test_a_disk_that_is_full_from_any_call_on(
     packer: FaultServer, before: Path, memory_path: Path, campaign: Campaign, name: str
 ) -> None:
@@ -321,6 +314,7 @@ def test_a_disk_that_is_full_from_any_call_on(
 
 
 @pytest.mark.complete
+@pytest.mark.parametrize("before", ["changed"], indirect=True)
 @pytest.mark.parametrize(
     ("name", "limit", "step"),
     [

@@ -178,13 +178,6 @@ def test_a_flipped_byte_of_a_record_is_noticed_and_named(dataset: Packed, io: st
                         checked.image(other.number)
 
 
-def test_the_check_can_be_turned_off(dataset: Packed, io: str) -> None:
-    for row in dataset.rows:
-        with changed(row.shard, flipped(row.offset + len(row.data) // 2)):
-            unchecked = open_dataset(dataset.folder, io=io, check=False)
-            assert unchecked.record(row.number) == flipped(len(row.data) // 2)(row.data)
-
-
 def damaged_encodings(data: bytes) -> Iterator[bytes]:
     """Records that decoders stumble over in many ways, of the same length."""
     for place in (*range(0, min(700, len(data)), 7), len(data) - 1):

@@ -136,28 +136,21 @@ def test_every_call_is_seen_by_name_and_size(faults: FaultServer, tmp_path: Path
     assert tree(tmp_path / "a") == perform([step[0] for step in STEPS], tmp_path / "b")
 
 
+@pytest.mark.product
+@pytest.mark.parametrize("action", [Action.KILL, Action.TEAR, Action.FAIL])
 @pytest.mark.parametrize("at", range(1, len(CALLS) + 1))
-def test_kill_leaves_the_effect_of_the_calls_before(faults: FaultServer, tmp_path: Path, at: int) -> None:
-    outcome = run_steps(faults, tmp_path / "a", Action.KILL, at)
-    assert outcome.returncode == -signal.SIGKILL
-    assert len(outcome.calls) == at
-    assert tree(tmp_path / "a") == perform(before(at), tmp_path / "b")
-
-
-@pytest.mark.parametrize("at", range(1, len(CALLS) + 1))
-def test_tear_leaves_half_a_write(faults: FaultServer, tmp_path: Path, at: int) -> None:
-    outcome = run_steps(faults, tmp_path / "a", Action.TEAR, at)
-    assert outcome.returncode == -signal.SIGKILL
-    assert tree(tmp_path / "a") == perform([*before(at), CALLS[at - 1][3]], tmp_path / "b")
-
-
-@pytest.mark.parametrize("at", range(1, len(CALLS) + 1))
-def test_fail_delivers_the_errno_and_changes_nothing(faults: FaultServer, tmp_path: Path, at: int) -> None:
-    outcome = run_steps(faults, tmp_path / "a", Action.FAIL, at, errno.EIO)
-    assert outcome.returncode == 1
-    # numpy's tofile does not look at errno.
-    assert ("Input/output error" if CALLS[at - 1][1] != "fwrite" else "4 requested and 0 written") in outcome.output
-    assert tree(tmp_path / "a") == perform(before(at), tmp_path / "b")
+def test_what_a_call_leaves_that_is_struck(faults: FaultServer, tmp_path: Path, action: Action, at: int) -> None:
+    """The effect of the calls before, and if it is torn half of its own; one that fails delivers the errno."""
+    _, name, _, half = CALLS[at - 1]
+    outcome = run_steps(faults, tmp_path / "a", action, at, errno.EIO if action is Action.FAIL else 0)
+    if action is Action.FAIL:
+        assert outcome.returncode == 1
+        # numpy's tofile does not look at errno.
+        assert ("Input/output error" if name != "fwrite" else "4 requested and 0 written") in outcome.output
+    else:
+        assert (outcome.returncode, len(outcome.calls)) == (-signal.SIGKILL, at)
+    done = [*before(at), half] if action is Action.TEAR else before(at)
+    assert tree(tmp_path / "a") == perform(done, tmp_path / "b")
 
 
 def test_fail_strikes_once_and_fail_from_until_the_end(faults: FaultServer, tmp_path: Path) -> None:

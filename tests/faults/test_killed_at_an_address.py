@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -29,10 +28,10 @@ from helpers.objects.faults import Kill, Rule
 from helpers.objects.proxy import Proxy
 from helpers.objects.servers import Server
 from helpers.support import packed, tree
-from helpers.versions import listed
+from helpers.versions import laid_out, listed, rows_of
 from helpers.waiting import wait_until
 
-from packtrain import FieldColumn, add_field, append, compact, drop_rows, drop_version, open_dataset, verify
+from packtrain import FieldColumn, add_field, append, compact, drop_rows, drop_version, verify
 from packtrain._core.version_files import has_versions, is_dropped, version_numbers
 from packtrain._packer import removing
 from packtrain.errors import NotADataset
@@ -125,25 +124,8 @@ class Command:
         return process.returncode, said
 
 
-def copy_of(server: Server, url: str, folder: Path) -> Path:
-    """A copy of what lies at an address."""
-    shutil.rmtree(folder, ignore_errors=True)
-    for name, data in objects_of(server, url).items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)
-    return folder
-
-
 Rows = list[tuple[Any, ...]]
 Versions = dict[int, Rows | None]
-
-
-def rows_of(folder: Path, number: int) -> Rows:
-    """The path, image, and label or label and caption of each row of a version."""
-    dataset = open_dataset(folder, version=number)
-    names = ["label", *(["caption"] if "caption" in dataset.schema.names else [])]
-    chosen = open_dataset(folder, fields=names, version=number)
-    return [(dataset.filename(row), bytes(dataset.record(row)), chosen[row]) for row in range(len(dataset))]
 
 
 def versions_in(folder: Path) -> Versions:
@@ -153,7 +135,8 @@ def versions_in(folder: Path) -> Versions:
     report = verify(folder)
     assert not report.problems
     return {
-        number: None if is_dropped(folder, number) else rows_of(folder, number) for number in version_numbers(folder)
+        number: None if is_dropped(folder, number) else rows_of(folder, version=number)
+        for number in version_numbers(folder)
     }
 
 
@@ -202,7 +185,7 @@ def look(command: Command) -> Seen:
     """Looks at all that lies there, which has to be sound."""
     found, files = list[Versions](), Counter[str]()
     for url in command.places:
-        copy = copy_of(command.server, url, command.folder / "copy")
+        copy = laid_out(objects_of(command.server, url), command.folder / "copy", sound=False)
         found.append(versions_in(copy))
         files += kinds(list(tree(copy)) if copy.exists() else [])
     return Seen(found[0], found[1], files)

@@ -20,7 +20,7 @@ from helpers.objects.datasets import objects_of
 from helpers.objects.fixtures import Started
 from helpers.objects.servers import Server
 from helpers.support import packed, tree
-from helpers.versions import listed
+from helpers.versions import labels_of, laid_out, listed
 
 from packtrain import append, open_dataset, verify
 from packtrain._core.version_files import is_dropped, version_numbers
@@ -57,12 +57,7 @@ class Place:
         """What lies there, in a folder of this machine."""
         if self.server is None:
             return Path(place)
-        copy = self.folder / f"copy-{place.rpartition('/')[2]}"
-        shutil.rmtree(copy, ignore_errors=True)
-        for name, data in objects_of(self.server, place).items():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            (copy / name).write_bytes(data)
-        return copy
+        return laid_out(objects_of(self.server, place), self.folder / f"copy-{place.rpartition('/')[2]}", sound=False)
 
 
 @pytest.fixture(scope="module", params=["folder", pytest.param("address", marks=pytest.mark.complete)])
@@ -102,10 +97,6 @@ def given(tmp_path: Path) -> dict[str, tuple[object, object]]:
     }
 
 
-def labels_in(folder: Path) -> list[int]:
-    return [int(label) for label in open_dataset(folder).targets]
-
-
 def expected(pair: tuple[str, str]) -> tuple[list[int], list[int], set[str]]:
     """The rows that a dataset has after two changes, those that are appended to it, and its fields."""
     gone = {1 + who for who in (0, 1) if pair[who] == "drop-rows"} | {3 + who for who in (0, 1) if pair[who] == "purge"}
@@ -120,7 +111,7 @@ def check(place: Place, there: str, pair: tuple[str, str]) -> None:
     report = verify(out)
     assert not report.problems
     rows, more, fields = expected(pair)
-    found = labels_in(out)
+    found = labels_of(out)
     assert (found[: len(rows)], sorted(found[len(rows) :])) == (rows, more)
     assert set(open_dataset(out).schema.names) == fields
     for who, change in enumerate(pair):
@@ -129,8 +120,8 @@ def check(place: Place, there: str, pair: tuple[str, str]) -> None:
         if change == "merge":
             merged = place.here(f"{there}-merged")
             assert not verify(merged).problems
-            assert labels_in(merged)[-2:] == [30, 31]
-            assert set(labels_in(merged)[:-2]) <= {*LABELS, *more}
+            assert labels_of(merged)[-2:] == [30, 31]
+            assert set(labels_of(merged)[:-2]) <= {*LABELS, *more}
     if "compact" in pair and not {*pair} & {"append", "purge"}:
         assert len(load_version(out).segments) == 1
 
@@ -179,7 +170,7 @@ def test_two_appends_again_and_again(place: Place, before: Path, tmp_path: Path,
         assert not [answer for answer in answers if answer.error]
         more += [first + each for first in firsts for each in (0, 1)]
     out = place.here(there)
-    found = labels_in(out)
+    found = labels_of(out)
     assert (found[: len(LABELS)], sorted(found[len(LABELS) :])) == ([*LABELS], more)
     assert version_numbers(out) == list(range(1, 4 + 2 * rounds))
     report = verify(out)

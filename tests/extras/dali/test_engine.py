@@ -126,18 +126,6 @@ def test_a_pass_may_end_anywhere(out: Path) -> None:
                 found.close()
 
 
-def test_a_state_continues_with_the_same_batches(out: Path) -> None:
-    dataset = open_dataset(out, transform=[RandomCrop(24)])
-    expected = wanted(dataset)
-    with loader(DaliLoader, dataset) as first:
-        batches = iter(first)
-        assert_same([next(batches) for _ in range(3)], expected[:3])
-        state = first.state_dict()
-    with loader(DaliLoader, dataset) as second:
-        second.load_state_dict(state)
-        assert_same(list(second), expected[3:])
-
-
 def test_a_transform_may_change_between_epochs(out: Path) -> None:
     dataset = open_dataset(out, transform=[RandomCrop(24)])
     with loader(DaliLoader, dataset) as found, loader(Loader, dataset) as reference:

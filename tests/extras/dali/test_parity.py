@@ -14,7 +14,7 @@ import torch
 from helpers import corpus
 from helpers.dali import require_dali
 from helpers.jpegs import ARITHMETIC, any_jpeg
-from helpers.support import FORMATS, encoded, packed, picture
+from helpers.support import encoded, packed, picture
 from PIL import Image
 
 from packtrain import Loader, StoreOptions, open_dataset
@@ -94,12 +94,6 @@ def assert_same(dataset: Any) -> None:
 def test_pixels_are_those_of_loader(name: str, store: str, photographs: Path, tmp_path: Path) -> None:
     out = packed(photographs, tmp_path / "out", "tar", store=STORES[store])
     assert_same(open_dataset(out, transform=CASES[name]))
-
-
-@pytest.mark.parametrize("format_name", FORMATS)
-def test_formats_make_no_difference(format_name: str, photographs: Path, tmp_path: Path) -> None:
-    out = packed(photographs, tmp_path / "out", format_name, store=StoreOptions())
-    assert_same(open_dataset(out, transform=CASES["random crop"]))
 
 
 @pytest.mark.complete
