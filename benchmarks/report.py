@@ -150,7 +150,7 @@ def _packed(folder: Path, images: list[bytes]) -> Path:
 
 
 def _found(originals: Path, copies: Path) -> dict[str, Any]:
-    """Which pairs of a photograph and a copy are in a group; a pair of the same number belongs there."""
+    """Says which pairs of a photograph and a copy are in a group; a pair of the same number belongs there."""
     report = dataset_report(originals, against=copies, num_workers=WORKERS)
     pairs = {
         (one.row, other.row)

@@ -55,7 +55,7 @@ MODES: Final = {"one_core": "one core", "loader": f"Loader, {WORKERS} workers"}
 
 @dataclass(frozen=True)
 class Setting:
-    """What is packed.
+    """The dataset to pack.
 
     Attributes:
         title: Its name in the tables.

@@ -50,7 +50,7 @@ Pillow knows forty more. Some of them run other programs (EPS runs Ghostscript),
 file may be taken for one, and hardly anybody trains on them.
 """
 JPEGS: Final = ("JPEG", "MPO")
-"""What Pillow calls a JPEG: MPO is one with further images behind it."""
+"""Pillow's names of a JPEG: MPO is one with further images behind it."""
 _FOREIGN: Final = ((0, b"%PDF", "PDF"), (0, b"<svg", "SVG"), (4, b"ftyphei", "HEIC"), (4, b"ftypavif", "AVIF"))
 _DEFAULT_LIMIT: Final = 1024 * 1024 * 1024 // 4 // 3
 _WIDE: Final = {"F": "floating-point numbers", "I": "whole numbers of up to 32 bits"}

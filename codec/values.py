@@ -19,7 +19,7 @@ from packtrain._core.schema import Field
 from .masks import Mask, decode_png
 
 MOST_NESTED: Final = 256
-"""How deep JSON objects and lists may be nested; Python's parser uses its stack for each level."""
+"""The most levels of JSON objects and lists; Python's parser uses its stack for each of them."""
 _NESTING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]', re.DOTALL)
 _MOST_HEADER: Final = 4096
 

@@ -28,7 +28,7 @@ from .processes import ProcessName
 MiB: Final = 1 << 20
 _TEMPORARY: Final = ".tmp-"
 _KEPT_BYTES: Final = 180
-"""How much of a file's name is in that of its temporary: file systems allow 255 bytes, and a process takes up to 62."""
+"""Bytes of a file's name in that of its temporary: file systems allow 255 bytes, and a process takes up to 62."""
 _MAKE_ROOM: Final = "make room"
 NO_LOCKS: Final = frozenset([errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
 """Errors by which a file system says that it has no locks."""

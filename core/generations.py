@@ -49,7 +49,7 @@ READERS: Final = "readers"
 TEMPORARY: Final = "tmp"
 STATUS: Final = "status.json"
 REMEDY: Final = "A growing cache cannot be repaired: delete its folder, and let it fill again"
-"""What to do about damage."""
+"""The remedy for damage."""
 LOG: Final = "filler.log"
 _VERSION: Final = 1
 _STEM: Final = "cache"

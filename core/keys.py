@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 MASK64: Final = (1 << 64) - 1
 STEP: Final = 0x9E3779B97F4A7C15
-"""What splitmix64 adds to its state before each number."""
+"""The number that splitmix64 adds to its state before each number that it gives."""
 _FIRST: Final = 0xBF58476D1CE4E5B9
 _SECOND: Final = 0x94D049BB133111EB
 

@@ -33,9 +33,9 @@ HEADER_BYTES: Final = 128
 VERSIONS: Final = "versions"
 """Folder of the versions of a dataset that was changed, see `packtrain._core.versions`."""
 CACHE: Final = "cache.json"
-"""What a growing cache has in place of a manifest, see `packtrain._core.generations`."""
+"""The file of a growing cache in place of a manifest, see `packtrain._core.generations`."""
 LINKED_SUFFIX: Final = ".tar"
-"""What the names of linked shards end in."""
+"""The ending of the names of linked shards."""
 _WITH_CREDENTIALS: Final = (
     "is an address with credentials or a query, which packtrain neither stores nor prints: index the shards again"
 )

@@ -24,9 +24,9 @@ from .typed import MOST, Between, Form, OneOf
 IMAGE: Final = "image"
 LABEL: Final = "label"
 CROP: Final = "crop"
-"""What samples call the part of the image that was taken."""
+"""The key in samples of the part of the image that was taken."""
 PRESENT: Final = "present"
-"""What batches call the vectors that say which samples have a field."""
+"""The key in batches of the vectors that say which samples have a field."""
 PAIR: Final = (IMAGE, LABEL)
 """The parts of a sample that is no named tuple."""
 RESERVED: Final = frozenset(

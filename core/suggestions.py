@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 _SIMILAR: Final = 0.65
-"""How similar a known name must be, from 0 to 1: `folder` is not meant for `decoder`."""
+"""The least similarity of a known name, from 0 to 1: `folder` is not meant for `decoder`."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -96,7 +96,7 @@ class ManifestInfo:
 
     @classmethod
     def of(cls, data: Buffer) -> Self:
-        """That of a manifest of these bytes."""
+        """Returns that of a manifest of these bytes."""
         return cls(memoryview(data).nbytes, hashlib.sha256(data).hexdigest())
 
 

@@ -1,4 +1,4 @@
-"""How Sphinx makes the site out of Markdown files that stay readable where they lie."""
+"""Settings for Sphinx, which makes the site out of Markdown files that stay readable where they lie."""
 
 from __future__ import annotations
 

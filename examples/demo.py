@@ -32,7 +32,7 @@ LOOSE: Final = "loose files"
 MAX_LINES: Final = 2000
 """Lines taken of a longer list."""
 CROPS: Final = (RandomResizedCrop(224), RandomHorizontalFlip())
-"""What the loaders are compared in."""
+"""The transforms that the loaders are compared with."""
 PASSES: Final = 2
 """Number of times that each loader makes `LOADED` crops, after a first pass; the fastest counts."""
 LOADED: Final = 1500

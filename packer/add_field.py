@@ -232,7 +232,7 @@ class _PlannedLayer:
         options: PackOptions,
         key: str,
     ) -> Self:
-        """That of a segment of the dataset in `folder`; raises what `pack_listing` raises."""
+        """Returns that of a segment of the dataset in `folder`; raises what `pack_listing` raises."""
         assert options.columns is not None, "a layer has fields"
         if (matches == MISSING).any():
             optional = tuple(replace(column, optional=True) for column in options.columns.fields)

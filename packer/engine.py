@@ -27,7 +27,7 @@ Report = TypeVar("Report")
 Result = TypeVar("Result")
 
 ATTEMPTS: Final = 2
-"""How often a task is tried."""
+"""The most attempts at a task."""
 Engine = Callable[..., Generator[Any, None, None]]
 """A function that runs tasks, here or elsewhere, with the parameters of `run_tasks`."""
 _HINTS: Final = {

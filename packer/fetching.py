@@ -42,7 +42,7 @@ class ObjectsAhead:
         self._threads = ThreadPoolExecutor(_THREADS)
         self._asked: deque[tuple[str, Future[bytes]]] = deque()
         self._usual = _AHEAD_BYTES // _THREADS
-        """How large the next objects may be, in bytes: as the last ones were."""
+        """The size to expect of the next objects, in bytes: that of the last ones."""
 
     def __enter__(self) -> Self:
         return self

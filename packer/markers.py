@@ -53,7 +53,7 @@ class Marker:
 
     @classmethod
     def mine(cls, role: str) -> Self:
-        """That of this process, which is packing."""
+        """Returns that of this process, which is packing."""
         return cls(os.uname().nodename, str(ProcessName.mine()), role or ALONE, _slurm_job(os.environ))
 
     @classmethod

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _KNOWN: Final = (".npz", PACKING, FAILED, PACKED)
 _NAMED: Final = 5
-"""How many shards a message names."""
+"""The most shards that a message names."""
 _READERS: Final = 8
 """Notes that are read at the same time, which is mostly waiting on a network file system."""
 

@@ -182,7 +182,7 @@ class _Merged:
 
     @classmethod
     def of(cls, datasets: Sequence[tuple[Workplace, Version]]) -> _Merged:
-        """That of these versions of datasets."""
+        """Returns that of these versions of datasets."""
         segments, parts, splits = list[Segment](), list[_Part](), list[tuple[Location, Split]]()
         columns = dict[str, tuple[Workplace, FileInfo]]()
         schemas, homes, taken = [], dict[str, tuple[int, Location]](), set[str]()

@@ -41,7 +41,7 @@ _MOST_BYTES: Final = 4 << 30
 _SMALL_BYTES: Final = 16 << 20
 """Files that are known to be larger are fetched in parts, so that they are never in memory as a whole."""
 _LISTINGS: Final = 10
-"""How often the store may list what is gone when it is read."""
+"""The most times that the store may list what is gone when it is read."""
 _PROBES: Final = 3
 _THREADS: Final = 16
 """Files that are fetched at the same time."""

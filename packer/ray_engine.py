@@ -31,11 +31,11 @@ from packtrain._core.interrupts import postponed_ctrl_c
 from .engine import ATTEMPTS, Done, Report, Result, Task, failure
 
 _LOST_NODES: Final = 10
-"""How often a task may lose its node. On machines that the cloud takes back, that says nothing about the task."""
+"""The most times that a task may lose its node. On machines that the cloud takes back, that says nothing about the task."""
 _CONNECT_SECONDS: Final = 5.0
 _END_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 5.0
-"""How often Ray is asked for the nodes of the cluster."""
+"""Seconds between questions to Ray about the nodes of the cluster."""
 
 
 @checks_names()

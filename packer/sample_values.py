@@ -25,7 +25,7 @@ from .options import Columns
 from .sources import Refused
 
 Sample = Mapping[str, Any]
-"""What a program gives: a value by the name of its field.
+"""The values that a program gives, by the names of their fields.
 
 A value is bytes, a str, a numpy array or scalar or whatever has ``__array__`` (as a tensor on the CPU), a number, or a
 dict or list for JSON. ``image`` is the content of an image file, its path, or pixels: a PIL image, or a uint8 array

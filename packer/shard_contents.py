@@ -47,7 +47,7 @@ from .problem import Problem, check_file, other_bytes
 from .sources import Refused
 
 REPORT_RECORDS: Final = 256
-"""How often progress is reported."""
+"""Records between reports of progress."""
 Rows = npt.NDArray[np.int64]
 
 

@@ -176,7 +176,7 @@ def _shown(name: str, value: Any) -> str:
 
 @dataclass(frozen=True)
 class _Found:
-    """Which side each row is to be on.
+    """The side that each row is to be on.
 
     Attributes:
         split: How the version is split, with the sides that there are.

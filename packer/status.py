@@ -29,7 +29,7 @@ MOST_TASKS: Final = 1000
 """The largest number of a task in an array, in Slurm as it comes (``MaxArraySize=1001``)."""
 _READERS: Final = 16
 _TIMED: Final = 256
-"""How many finished shards the time that is left is estimated from."""
+"""The number of finished shards from which the time that is left is estimated."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ def _facts(output: Output, plan: Plan, there: Collection[str]) -> Iterator[NoteF
 
 
 def _under_way(folder: Path, shard: str) -> UnderWay | None:
-    """Who packs a shard; None if that is a process that has ended."""
+    """Returns who packs a shard; None if that is a process that has ended."""
     marker = Marker.load(folder, shard + PACKING)
     process = None if marker is None else ProcessName.parse(marker.process)
     if marker is None or process is None or process.ended:

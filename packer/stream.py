@@ -45,7 +45,7 @@ from .sources import Refused
 from .user_code import with_line
 
 NO_LIST: Final = hashlib.sha256().hexdigest()
-"""What a plan says where there was no list: SHA-256 of nothing."""
+"""The checksum in a plan without a list: SHA-256 of nothing."""
 _SHARD_BYTES: Final = 128 * MiB
 _FIRST_SAMPLES: Final = 64
 _FIRST_BYTES: Final = 64 * MiB

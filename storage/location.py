@@ -19,7 +19,7 @@ from .remote.objects import Objects
 from .remote.urls import Url, place_of
 
 Location = Path | Url
-"""Where a dataset or one of its files lies."""
+"""The folder or address of a dataset or one of its files."""
 Result = TypeVar("Result")
 
 _THREADS: Final = 16

@@ -205,7 +205,7 @@ def fault_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def complete(pytestconfig: pytest.Config) -> bool:
-    """Whether all cases are asked for, by ``--complete``; otherwise tests that have many of them take a sample."""
+    """True if all cases are asked for, by ``--complete``; otherwise tests that have many of them take a sample."""
     return bool(pytestconfig.getoption("complete"))
 
 

@@ -323,7 +323,7 @@ def _line_bits(data: Path) -> list[tuple[str, str, bytes]]:
 
 @dataclass(frozen=True)
 class Reach:
-    """Which tests reach which lines, and how long each takes."""
+    """The lines that each test reaches, and how long it takes."""
 
     lines: dict[str, dict[str, list[int]]]
     seconds: dict[str, float]

@@ -31,7 +31,7 @@ OPTIONS: Final = {
 
 
 class Files:
-    """What slipstream packs and opens: the bytes of each file and its label."""
+    """The dataset that slipstream packs and opens: the bytes of each file and its label."""
 
     field_types: Final = {"image": "ImageBytes", "label": "int"}
 

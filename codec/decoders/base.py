@@ -26,7 +26,7 @@ class Decoder(ABC):
     name: str
     """The decoder's name in `DECODERS`."""
     reads_coefficients: bool = False
-    """Whether it decodes a rectangle of a coefficient record by itself. The others are given a JPEG."""
+    """True if it decodes a rectangle of a coefficient record by itself. The others are given a JPEG."""
 
     @property
     @abstractmethod

@@ -27,7 +27,7 @@ class Enhancement(PixelOperation):
 
     factor: float
     enhancer: ClassVar[str]
-    """What `PIL.ImageEnhance` calls it."""
+    """The name of the operation in `PIL.ImageEnhance`."""
     tried: ClassVar[Sequence[tuple[float]]] = ((0.3,), (1.7,))
 
     @override

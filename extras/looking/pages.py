@@ -84,7 +84,7 @@ class Pages:
 
 
 def _has(store: RecordStore, text: str, rows: Rows) -> npt.NDArray[np.bool_]:
-    """Which rows of a store have a text in their path or class name, bool [n]."""
+    """Says which rows of a store have a text in their path or class name, bool [n]."""
     found = store.index.having("path", text.encode(errors="surrogateescape"), rows)
     labels = store.schema.labels
     if labels.kind == "int" and not labels.shape(1)[1:]:

@@ -44,7 +44,7 @@ _HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 _SECONDS: Final = 0.15
-"""How long a search takes before it says how far it has come."""
+"""Seconds that a search takes before it says how far it has come."""
 _MOST_ROWS: Final = 200
 _SIDES: Final = (16, 2048)
 _MOST: Final = 10**18

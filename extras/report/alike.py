@@ -18,11 +18,11 @@ Hashes = npt.NDArray[np.uint64]
 DISTANCE: Final = 10
 """Most bits of 64 that two hashes may differ in."""
 CORRELATION: Final = 0.85
-"""What the thumbnails of two images must have in common at least."""
+"""The least likeness of the thumbnails of two images."""
 _PARTS: Final = 4
 _PART_BITS: Final = 16
 _REACHES: Final = (1, 0)
-"""How many bits of a part may differ. Two hashes of at most ``4 * reach + 3`` different bits have such a part."""
+"""The most bits of a part that may differ. Two hashes of at most ``4 * reach + 3`` different bits have such a part."""
 _MOST_CANDIDATES: Final = 4_000_000_000
 """Pairs of images in common buckets of one view: some minutes."""
 _AT_ONCE: Final = 1 << 20

@@ -186,14 +186,14 @@ class _Part:
 
     @property
     def sound(self) -> npt.NDArray[np.bool_]:
-        """Which rows have an image that was decoded."""
+        """True for rows with an image that was decoded."""
         sound = ~self.missing
         sound[list(self.problems)] = False
         return sound
 
     @property
     def plain(self) -> npt.NDArray[np.bool_]:
-        """Which rows have an image of one colour."""
+        """True for rows with an image of one colour."""
         low: npt.NDArray[np.bool_] = self.looks["contrast"] < _PLAIN
         return self.sound & low
 
@@ -219,7 +219,7 @@ class _Part:
 
 
 def _may_be_equal(parts: Sequence[_Part]) -> list[npt.NDArray[np.bool_]]:
-    """Which images of each part may have the bytes of another one, by their sizes and checksums: bool [rows] each.
+    """Says which images of each part may have the bytes of another one, by sizes and checksums: bool [rows] each.
 
     Hashing all would take a fifth of the time.
     """

@@ -18,7 +18,7 @@ _UNSHARED: Final = 1 << 17
 _AT_ONCE: Final = 128
 """Images whose pixels stay in the cache of a core."""
 _GREY: Final = np.array([19595, 38470, 7471], np.float32) / 65536
-"""What Pillow weighs red, green and blue with."""
+"""Pillow's weights of red, green and blue."""
 _KEPT: Final = 0.925
 """Width and height of a part over those of the whole: between a crop of 95 % and one of 90 %, so that it finds both."""
 Greys = npt.NDArray[np.uint8]

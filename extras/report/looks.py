@@ -36,7 +36,7 @@ LOOK: Final = np.dtype(
         ("square", "<f8", 3),
     ]
 )
-"""What is known of an image.
+"""The facts about an image.
 
 Its `digest` is the first 128 bits of the record's SHA-256 if it was hashed, else 0, `contrast` the standard deviation
 of `grey`, and `grey_bottom` the share of rows at its end that have the grey of what libjpeg could not decode. If it is

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 FORMS: Final = ("xyxy", "xywh", "cxcywh", "xyxyn", "xywhn", "cxcywhn")
-"""What the four numbers of a box are; with n, parts of the image's width and height."""
+"""Meanings of the four numbers of a box; with n, they are parts of the image's width and height."""
 GAP: Final = 2
 _OPACITY: Final = 0.5
 # Neighbouring values get hues that are far apart.

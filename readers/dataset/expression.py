@@ -20,7 +20,7 @@ MOST_CHARACTERS: Final = 4096
 MOST_OPERATORS: Final = 100
 """The time that polars takes for n of them grows with the cube of n, and its stack with n: 500 `in` end the process."""
 DEEPEST: Final = 32
-"""How many parentheses may be open at a time."""
+"""The most parentheses that may be open at a time."""
 _OPERATORS: Final = frozenset({"and", "between", "case", "ilike", "in", "is", "like", "not", "or", "when"})
 _KEYWORDS: Final = _OPERATORS | {"else", "end", "false", "null", "then", "true"}
 FUNCTIONS: Final = frozenset(
@@ -37,7 +37,7 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.IGNORECASE | re.ASCII,
 )
 _SPELT: Final = {"==": "=", "length": "cast(length"}
-"""What polars spells otherwise."""
+"""Operators that polars spells otherwise."""
 _SHOWN: Final = 200
 
 

@@ -28,7 +28,7 @@ _MOST: Final = 4000
 _NUMBERS: Final = 24
 """Numbers of an array, and bytes, that are shown."""
 _SCALES: Final = (8, 4, 2)
-"""How many times smaller a JPEG can be decoded."""
+"""The factors by which a JPEG can be decoded smaller."""
 
 
 @dataclass(frozen=True)

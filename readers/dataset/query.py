@@ -1,4 +1,4 @@
-"""Which rows a filter takes: read from the index, without a shard. polars compares; it is imported when it is needed.
+"""Finds the rows that a filter takes, in the index, without a shard. polars compares; it is imported when it is needed.
 
 Does not import torch.
 """
@@ -63,7 +63,7 @@ class Query:
             raise wrong(expression, f"its value is of type {kind}, not true or false: compare it, as in width >= 256")
 
     def matches(self, rows: Rows, numbers: Rows) -> npt.NDArray[np.bool_]:
-        """Whether the filter takes each of some rows, bool [n].
+        """Says for each of some rows if the filter takes it, bool [n].
 
         Args:
             rows: The rows, int64 [n].

@@ -1,4 +1,4 @@
-"""What is announced to running workers: where batches lie, and a recipe, by which they are made from now on.
+"""Messages to running workers: where batches lie, and a recipe, by which they are made from now on.
 
 A recipe is everything but what the workers had open when they were started, as bytes.
 

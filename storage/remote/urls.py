@@ -18,7 +18,7 @@ _FORM: Final = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*):/{1,3}([^/]*)/*(.*)", r
 _HOST: Final = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\])(:\d+)?")
 _BUCKET: Final = re.compile(r"[\w.-]+")
 _SIGNED: Final = re.compile(r"\?.*(sig|signature)=", re.IGNORECASE)
-"""What a signed address of a store has at its end, as its key: object keys may have question marks, too."""
+"""The key at the end of a signed address of a store: object keys may have question marks, too."""
 _PLAIN: Final = "/~!$&'()*+,;=:@"
 """Characters that are not escaped in the path of a web address."""
 

@@ -26,9 +26,9 @@ from .folder import Folder
 PROVENANCE: Final = "staged.json"
 RESERVATION: Final = "reservation.json"
 ORIGIN: Final = "origin.json"
-"""What a cache has in place of a provenance: where its dataset comes from, without credentials."""
+"""The file of a cache in place of a provenance: where its dataset comes from, without credentials."""
 STREAM: Final = ".stream"
-"""What the keys of caches end in."""
+"""The ending of the keys of caches."""
 STREAMED: Final = "dataset"
 """The folder in a cache that holds the dataset without its shards."""
 BLOCK: Final = 4096

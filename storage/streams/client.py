@@ -33,7 +33,7 @@ from .policy import Reading
 from .protocol import Ahead, Ask, Fill, Read, State
 
 _MOST_ROUNDS: Final = 5
-"""How often a chunk that is there, as the fetcher says, may not be."""
+"""The most times that a chunk may be missing of which the fetcher says that it is there."""
 
 
 class ChunkCache:

@@ -37,17 +37,17 @@ from .layout import LOCK, LOG, MOST_LOG, START, address_in, peer
 from .protocol import Ask, Done, Hello, LineBuffer, Ping, Request, digest_of_access, request_line
 
 BUCKET: Final = "packtrain._storage.remote.bucket:patient_bucket"
-"""What makes a fetcher's object store, unless a test has another."""
+"""The factory of a fetcher's object store, unless a test has another."""
 _MAIN: Final = "packtrain._storage.streams.fetcher:main"
 _START_SECONDS: Final = 60.0
 _LOG_SHOWN: Final = 500
 _LOOK_SECONDS: Final = 0.2
-"""How often who waits is asked to let go of what has gone."""
+"""Seconds after which who waits is asked to let go of what has gone."""
 _PING_SECONDS: Final = 5.0
 _SILENT_SECONDS: Final = 30.0
 """A fetcher that does not even answer a ping for so long hangs."""
 _MOST_DEATHS: Final = 5
-"""How often a fetcher may die over one question."""
+"""The most fetchers that may die over one question."""
 _PAUSE_SECONDS: Final = 0.05
 _TIMEVAL: Final = struct.Struct("@ll")
 

@@ -35,13 +35,13 @@ _MORE_IN_FLIGHT: Final = 8
 """Chunks that are fetched in addition if somebody waits for them."""
 _MOST_AHEAD: Final = 1 << 12
 _STUCK_SECONDS: Final = 60.0
-"""How long who waits for a chunk waits for the room of others that went."""
+"""Seconds that who waits for a chunk waits for the room of others that went."""
 _MOST_IN_FLIGHT: Final = 512 << 20
 """Bytes of chunks that are fetched at the same time, unless it is one chunk."""
 _GATHER_SECONDS: Final = 3.0
-"""How long a new fetcher waits for the clients of the one before it, which may allow more than the first that comes."""
+"""Seconds that a new fetcher waits for clients of the one before it, which may allow more than the first that comes."""
 _LINGER_SECONDS: Final = 1.0
-"""How long readers have to let go of a chunk before another one goes instead."""
+"""Seconds that readers have to let go of a chunk before another one goes instead."""
 
 
 class Outcome(NamedTuple):

@@ -34,7 +34,7 @@ _DIGITS: Final = 32
 _SUFFIX: Final = ".npy"
 _MOST_BYTES: Final = 1 << 32
 _MOST_ROUNDS: Final = 5
-"""How often a file may go before its writer has a lock on it."""
+"""The most times that a file may go before its writer has a lock on it."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -78,7 +78,7 @@ class Server:
         self._selector: Final = selectors.DefaultSelector()
         self._access: Final = digest_of_access(manager.url)
         self._refused = False
-        """Whether the store did not give this process what it asked for last."""
+        """True if the store did not give this process what it asked for last."""
         self._replaced = False
 
     def run(self, listener: socket.socket, check: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""What the simulations of scale count."""
+"""Laws of what the simulations of scale count."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from packtrain._cli import export_cmd, index_cmd, main, pack_cmd, verify_cmd
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended."""
+    """The end of a command."""
 
     code: int
     out: str
@@ -39,13 +39,13 @@ Run = Callable[..., Outcome]
 
 @pytest.fixture
 def root(memory_path: Path) -> Iterator[Path]:
-    """Where a growing cache may be; whoever fills it is ended after the test."""
+    """A folder for a growing cache; whoever fills it is ended after the test."""
     with cleared(memory_path / "cache"):
         yield memory_path / "cache"
 
 
 def on_terminal(*words: object) -> tuple[str, bytes]:
-    """What a command prints, and what it shows on the terminal of its standard error."""
+    """Runs a command; returns what it prints, and what it shows on the terminal of its standard error."""
     screen, terminal = pty.openpty()
     termios.tcsetwinsize(terminal, (24, 100))
     command = [sys.executable, "-m", "packtrain", *map(str, words)]

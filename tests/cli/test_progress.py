@@ -31,7 +31,7 @@ class Terminal(io.StringIO):
         return True
 
     def frame(self) -> re.Match[str] | None:
-        """What the bar shows now."""
+        """The text that the bar shows now."""
         return FRAME.fullmatch(self.getvalue().rsplit("\r", 1)[-1].strip())
 
 

@@ -31,7 +31,7 @@ IMPLEMENTATIONS: list[Callable[[bytes | memoryview, Box], Cut | None]] = [cut, p
 
 
 def pixels(data: bytes | bytearray) -> npt.NDArray[np.uint8]:
-    """What Pillow decodes."""
+    """Decodes by Pillow."""
     return np.asarray(Image.open(io.BytesIO(data)))
 
 

@@ -88,7 +88,7 @@ def test_the_size_is_known_before(chain: list[Operation], width: int, height: in
 
 
 def inside(box: Box, width: int, height: int) -> npt.NDArray[np.bool_]:
-    """Which pixels of an image of `width` x `height` lie in `box`."""
+    """Says which pixels of an image of `width` x `height` lie in `box`."""
     assert box.left >= 0 and box.top >= 0 and box.width > 0 and box.height > 0
     assert box.left + box.width <= width and box.top + box.height <= height
     mask = np.zeros((height, width), bool)

@@ -1,4 +1,4 @@
-"""What is said where neither Pillow nor pillow-simd is installed, or both are."""
+"""Messages where neither Pillow nor pillow-simd is installed, or both are."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ JUDGED = {
     UNKNOWN_MARKER: "a JPEG that packtrain alone does not decode for certain",
     b"<html>": "a file that is no JPEG (it begins with b'<html>')",
 }
-"""What only Pillow can judge, and what is said of it."""
+"""Files that only Pillow can judge, and what is said of them."""
 CHILD = """
 import pickle, sys
 from packtrain._codec.decoders import decoder

@@ -1,4 +1,4 @@
-"""How many scans of a JPEG are taken: as many as libjpeg reads in about a second, whoever decodes."""
+"""The most scans of a JPEG that are taken: as many as libjpeg reads in about a second, whoever decodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the laws of all formats have in common."""
+"""Common parts of the laws of all formats."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Laws:
         return packed(listing, out, cls.oracle.format, **options)
 
     def shards(self, dataset: Path) -> list[list[Found]]:
-        """What the oracle finds in each shard that the manifest names."""
+        """Samples that the oracle finds in each shard that the manifest names."""
         return [list(self.oracle.records(dataset / shard["name"])) for shard in manifest(dataset)["shards"]]
 
     def found(self, dataset: Path) -> dict[int, Found]:
-        """What the oracle finds in all shards, by line."""
+        """Samples that the oracle finds in all shards, by line."""
         everything = [record for shard in self.shards(dataset) for record in shard]
         by_line = {record.line: record for record in everything}
         assert len(by_line) == len(everything), "a line is stored twice"

@@ -1,4 +1,4 @@
-"""What other people's code finds in a shard. Nothing of packtrain is used here: that is what makes these oracles."""
+"""Reads shards with other people's code. Nothing of packtrain is used here: that is what makes these oracles."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Oracle:
     samples: Callable[[Path], Iterator[FoundSample]]
 
     def records(self, shard: Path) -> Iterator[Found]:
-        """What is in a shard of images."""
+        """The content of a shard of images."""
         for found in self.samples(shard):
             value = found.fields["image"]
             payload = value if isinstance(value, bytes) else value.tobytes()

@@ -15,7 +15,7 @@ from packtrain._core.interrupts import postponed_ctrl_c
 
 
 class Exit(Exception):
-    """What the handler of another signal raises."""
+    """Raised by the handler of another signal."""
 
 
 def raising_at(event: int) -> Any:

@@ -47,7 +47,7 @@ def loaded(folder: Path, manifest: Manifest) -> Manifest:
 
 
 def forged(folder: Path, manifest: Manifest, change: Callable[[Any], object]) -> Manifest:
-    """What is loaded of a manifest that was changed, and has the checksum of what it is now."""
+    """Loads a manifest that was changed, and has the checksum of what it is now."""
     (folder / "manifest.json").write_bytes(manifest.dump())
     forge(folder / "manifest.json", change)
     return Manifest.load(folder)

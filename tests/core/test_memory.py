@@ -58,7 +58,7 @@ class Hierarchy:
 
     @property
     def groups(self) -> list[MemoryLeft]:
-        """What the groups leave."""
+        """The memory that the groups leave."""
         machine, *groups = memory_left(self.proc)
         assert machine == MACHINE
         return groups

@@ -22,7 +22,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def _totals(root: Path) -> tuple[int, int]:
-    """What all readers took, and the furthest that one has seen, as a filler that starts now finds them."""
+    """Counts what all readers took, and the furthest that one has seen, as a filler that starts now finds them."""
     ended = EndedReaders.load(root)
     found = list(reports(root))
     return ended.taken + sum(each.taken for each in found), max([ended.seen, *(each.seen for each in found)])

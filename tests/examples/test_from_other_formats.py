@@ -74,7 +74,7 @@ def test_litdata(files: list[tuple[Path, int]], tmp_path: Path) -> None:
 
 
 class Pictures:
-    """What FFCV and slipstream write."""
+    """Datasets that FFCV and slipstream write."""
 
     def __init__(self, files: list[tuple[Path, int]], cache_path: Path) -> None:
         self.files = files

@@ -164,7 +164,7 @@ def test_kubectl_knows_every_field(path: Path) -> None:
 
 
 def lacking(wanted: Any, found: Any, at: str = "") -> list[str]:
-    """Where `found` does not have what `wanted` has."""
+    """The places at which `found` does not have what `wanted` has."""
     if isinstance(wanted, dict) and isinstance(found, dict):
         return [place for key, value in wanted.items() for place in lacking(value, found.get(key), f"{at}.{key}")]
     if isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):

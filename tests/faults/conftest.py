@@ -1,4 +1,4 @@
-"""What is packed under the fault library."""
+"""Datasets to pack under the fault library."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +21,7 @@ def small_jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Job]:
 
 @pytest.fixture(params=["images", pytest.param(MANY_FIELDS, marks=pytest.mark.complete)])
 def content(request: pytest.FixtureRequest) -> str:
-    """What samples hold: an image and a label, or many fields. The latter are left out of the sample of most tests."""
+    """The fields of samples: an image and a label, or many. The latter are left out of the sample of most tests."""
     name: str = request.param
     return name
 

@@ -141,7 +141,7 @@ def versions_in(folder: Path) -> Versions:
 
 
 def kinds(names: list[str]) -> Counter[str]:
-    """How many files there are of each kind. Names of parts are drawn."""
+    """Counts the files of each kind. Names of parts are drawn."""
     return Counter(re.sub("[0-9a-f]{16}", "*", name) for name in names)
 
 
@@ -168,7 +168,7 @@ def command(request: pytest.FixtureRequest, moto_server: Server, tmp_path: Path)
 
 @dataclass(frozen=True)
 class Seen:
-    """What lies at the two addresses.
+    """The objects at the two addresses.
 
     Attributes:
         dataset: The versions of the dataset.

@@ -1,4 +1,4 @@
-"""What a folder made by a stranger cannot do: block, read without end, or lead a writer out of the folder."""
+"""A folder made by a stranger cannot block, make a reader read without end, or lead a writer out of the folder."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def packed_again(listing: Path, dataset: Path) -> None:
 
 
 def answer(use: Callable[[Path], Any], dataset: Path) -> str:
-    """What a use says about the dataset: its error, or its report."""
+    """Returns what a use says about the dataset: its error, or its report."""
     with soon():
         try:
             return str(use(dataset))

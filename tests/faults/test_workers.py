@@ -46,7 +46,7 @@ def listing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(listing: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, bytes]]:
-    """What one process packs, by format."""
+    """The dataset that one process packs, by format."""
     known: dict[str, dict[str, bytes]] = {}
 
     def pack_once(format: str) -> dict[str, bytes]:

@@ -32,7 +32,7 @@ PAIRS = list(combinations_with_replacement(CHANGES, 2))
 
 @dataclass(frozen=True)
 class Place:
-    """Where datasets lie that two processes change: a folder, or a store.
+    """A place for datasets that two processes change: a folder, or a store.
 
     Attributes:
         folder: A folder for them, or for copies of them.
@@ -54,7 +54,7 @@ class Place:
         return url
 
     def here(self, place: str) -> Path:
-        """What lies there, in a folder of this machine."""
+        """A folder of this machine with what lies there."""
         if self.server is None:
             return Path(place)
         return laid_out(objects_of(self.server, place), self.folder / f"copy-{place.rpartition('/')[2]}", sound=False)

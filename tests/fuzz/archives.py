@@ -60,7 +60,7 @@ class Guarded:
 
 @dataclass
 class Campaign:
-    """What became of the archives: how many were refused or read, and what went wrong."""
+    """Counts of archives that were refused and read, and what went wrong."""
 
     refused: int = 0
     read: int = 0

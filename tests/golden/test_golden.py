@@ -88,7 +88,7 @@ def test_todays_writer_writes_the_same_bytes_where_no_library_has_a_say(
 
 
 def test_the_versions_of_a_changed_dataset_are_read() -> None:
-    """What `golden.make.change` says of it, counted by hand."""
+    """The values that `golden.make.change` says of it, counted by hand."""
     packed = [*VERBATIM.values()]
     versions = {1: packed, 2: [*packed, ("d.png", 1), ("grey.jpg", 0)], 3: [packed[1], packed[2], ("grey.jpg", 0)]}
     for number, lines in versions.items():

@@ -1,4 +1,4 @@
-"""Where growing caches lie."""
+"""Folders for growing caches."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from helpers.fillers import cleared
 
 @pytest.fixture
 def root(memory_path: Path) -> Iterator[Path]:
-    """Where a cache may be; whoever fills it is ended after the test."""
+    """A folder for a cache; whoever fills it is ended after the test."""
     with cleared(memory_path / "cache"):
         yield memory_path / "cache"

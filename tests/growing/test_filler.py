@@ -1,4 +1,4 @@
-"""What a filler does when it is full, when readers are slow, when the disk is full, and when it ends."""
+"""Laws of a filler that is full, whose readers are slow, whose disk is full, and that ends."""
 
 from __future__ import annotations
 

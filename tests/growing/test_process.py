@@ -70,7 +70,7 @@ class TestBegin:
 
 
 def program(tmp_path: Path, root: Path, text: str, *flags: str) -> str:
-    """What a program says on standard error that fills a cache from a source of its own."""
+    """The standard error of a program that fills a cache from a source of its own."""
     (tmp_path / "program.py").write_text(text)
     words = [sys.executable, *(flags or ["program.py"])]
     environment = {**fillers.environment(), "ROOT": str(root)}

@@ -1,4 +1,4 @@
-"""Where samples come from: sources by name, records of a dataset, windows of large arrays."""
+"""Laws of sources of samples: sources by name, records of a dataset, windows of large arrays."""
 
 from __future__ import annotations
 

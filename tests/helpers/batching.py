@@ -67,7 +67,7 @@ def jitter(image: Image) -> Image:
 
 
 def chw_float(image: Image) -> torch.Tensor:
-    """What torchvision's ToTensor returns: float32 [3, height, width] in [0, 1]."""
+    """Returns what torchvision's ToTensor does: float32 [3, height, width] in [0, 1]."""
     return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().div(255)
 
 

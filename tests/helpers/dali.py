@@ -1,4 +1,4 @@
-"""Whether DALI is there, and what forked processes do with it."""
+"""Says if DALI is there, and runs it in forked processes."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def size_of(row: int) -> tuple[int, int]:
 
 
 def values_of(row: int, schema: Schema = SCHEMA) -> dict[str, Any]:
-    """What a row holds, without the optional fields in one of the rows."""
+    """Returns what a row holds, without the optional fields in one of the rows."""
     width, height = size_of(row)
     random = np.random.default_rng(row)
     values = {

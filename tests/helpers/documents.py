@@ -51,7 +51,7 @@ _PRELUDE: Final = "set -eo pipefail; pip() { :; }; apt-get() { :; }\n"
 
 
 class Outcome(NamedTuple):
-    """What the Python of a document defined, and what each block of ``sh`` printed."""
+    """Names that the Python of a document defined, and what each block of ``sh`` printed."""
 
     names: dict[str, Any]
     printed: list[str]
@@ -67,7 +67,7 @@ class Block(NamedTuple):
 
     @property
     def runs(self) -> bool:
-        """Whether it is run."""
+        """True if it is run."""
         return self.language in ("python", "sh") and self.reason is None
 
 

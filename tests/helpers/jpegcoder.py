@@ -1,4 +1,4 @@
-"""How a JPEG's coefficients become codes (ITU-T T.81, annexes C, F and G)."""
+"""Makes codes of a JPEG's coefficients (ITU-T T.81, annexes C, F and G)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Scan(NamedTuple):
-    """Which components a scan codes, and of each block which coefficients, of them which bits."""
+    """The components that a scan codes, the coefficients of each block, and the bits of these."""
 
     components: tuple[int, ...]
     first: int = 0

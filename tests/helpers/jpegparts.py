@@ -33,7 +33,7 @@ class Parsed(NamedTuple):
     markers: list[int]
 
     def bodies(self, *markers: int) -> list[bytes]:
-        """What segments with these markers hold."""
+        """The content of segments with these markers."""
         return [each.body for each in self.segments if each.marker in markers]
 
 

@@ -87,7 +87,7 @@ ARITHMETIC: Final = {
 
 @dataclass(frozen=True)
 class Picture:
-    """What a JPEG says, however it is coded.
+    """The content of a JPEG, however it is coded.
 
     Attributes:
         width: Pixels.

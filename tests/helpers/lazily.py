@@ -35,7 +35,7 @@ def lazy(choose: Choice, *, inline: Choice | None = None, processes: bool = Fals
 
 
 def consumed(device: Device, loader: Loader, epochs: int, choose: Choice) -> list[Any]:
-    """What the consumer's stream reads of each batch. Some batches are kept and read a second time."""
+    """Reads each batch on the consumer's stream. Some batches are kept and read a second time."""
     found, held = [], []
     for _ in range(epochs):
         for batch in loader:

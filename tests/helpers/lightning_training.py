@@ -29,7 +29,7 @@ for name in ("lightning.pytorch", "lightning.fabric"):
 
 
 class Note(NamedTuple):
-    """What a step was given."""
+    """A batch that a step was given."""
 
     stage: str
     epoch: int
@@ -90,7 +90,7 @@ def trainer_of(folder: Path, **options: Any) -> Any:
 
 
 def notes_in(folder: Path, rank: int = 0) -> list[Note]:
-    """What the steps of a rank were given, in the order of time."""
+    """The batches that the steps of a rank were given, in the order of time."""
     return [Note(*json.loads(line)) for line in (folder / f"rank {rank}").read_text().splitlines()]
 
 

@@ -1,4 +1,4 @@
-"""Where the files of tests lie: in memory, because on a disk most of the time goes into forcing files to the medium."""
+"""Puts the files of tests into memory: on a disk most of the time would go into forcing them to the medium."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def plan_of(images: ImageList, per_shard: int, *, seed: int | None = 0, format: 
 
 
 class Stopped(Exception):
-    """What a test raises to stop a run."""
+    """Raised by a test to stop a run."""
 
 
 def stop_after(lines: int) -> Callable[[PackProgress], None]:
@@ -67,7 +67,7 @@ def scratch() -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Stored:
-    """Where a line's record lies, by the notes that `write_shards` left.
+    """The place of a line's record, by the notes that `write_shards` left.
 
     Attributes:
         shard: Number of the shard.

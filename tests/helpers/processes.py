@@ -102,12 +102,12 @@ class Session:
 
     @property
     def stdout(self) -> str:
-        """What it has written so far."""
+        """The text that it has written so far."""
         return _text(self._stdout)
 
     @property
     def stderr(self) -> str:
-        """What it has written so far."""
+        """The text that it has written so far."""
         return _text(self._stderr)
 
     def stop(self) -> None:
@@ -132,5 +132,5 @@ def _text(file: Any) -> str:
 
 
 def _signals_of(pid: int) -> list[str]:
-    """Which signals wait for a process, and which it blocks, ignores and catches, as hexadecimal masks."""
+    """The signals that wait for a process, and those that it blocks, ignores and catches, as hexadecimal masks."""
     return re.findall(r"^(?:S[ih][gd]Pnd|Sig(?:Blk|Ign|Cgt)):\s*\w+", read_proc(pid, "status").decode(), re.MULTILINE)

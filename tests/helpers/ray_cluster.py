@@ -89,7 +89,7 @@ class RayCluster:
 
 
 def title(process: int) -> str:
-    """What a process calls itself; empty if it has ended."""
+    """The name of a process; empty if it has ended."""
     return read_proc(process, "cmdline").rstrip(b"\0").decode(errors="replace")
 
 

@@ -26,7 +26,7 @@ class Nodes:
         return {node.all_processes["raylet"][0].process.pid: node for node in self._cluster.worker_nodes}
 
     def address(self) -> str:
-        """Where drivers reach the cluster."""
+        """The address at which drivers reach the cluster."""
         address: str = self._cluster.address
         return address
 

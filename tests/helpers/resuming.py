@@ -32,7 +32,7 @@ ORDERS: dict[str, Callable[[Any], Order]] = {
 
 
 class Topology(NamedTuple):
-    """What may change from one start to the next."""
+    """Options that may change from one start to the next."""
 
     world: int
     batch: int
@@ -114,7 +114,7 @@ class Model:
 
     @property
     def look(self) -> bool:
-        """Whether the pass would count for nothing if it were left now: after one batch that is not the last."""
+        """True if the pass would count for nothing if it were left now: after one batch that is not the last."""
         return self.handed == 1 and bool(self.left)
 
     def move(self, epoch: int, consumed: int = 0) -> None:

@@ -8,7 +8,7 @@ from itertools import combinations
 import pytest
 
 Case = Mapping[str, tuple[object, ...]]
-"""What each `parametrize` above a test chose for it."""
+"""The choices that each `parametrize` above a test made for it."""
 
 
 def case_of(item: pytest.Function) -> Case:

@@ -55,7 +55,7 @@ def write_shards(folder: Path, count: int, samples: int = 4) -> list[Path]:
 
 
 class Indexed:
-    """What an indexed dataset says, compared with the bytes of its shards."""
+    """Compares what an indexed dataset says with the bytes of its shards."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = folder = Path(folder)

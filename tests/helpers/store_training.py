@@ -66,7 +66,7 @@ def samples(notes: Path, epoch: int) -> Counter[tuple[int, int, int]]:
 
 
 def _begun(notes: Path, run: int) -> Path:
-    """Where the state is that a run began with."""
+    """The file with the state that a run began with."""
     return notes / f"begun-{run}.json"
 
 

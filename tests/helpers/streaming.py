@@ -129,7 +129,7 @@ class Remote:
         return cache
 
     def expected(self, cache: ChunkCache, chunk: int) -> bytes:
-        """What the file of a chunk must hold."""
+        """The bytes that the file of a chunk must hold."""
         manifest = Manifest.load(self.dataset)
         data = (self.dataset / manifest.shards[int(cache.table.shard[chunk])].name).read_bytes()
         return b"".join(data[extent.start : extent.stop] for extent in cache.table.extents(chunk))

@@ -1,4 +1,4 @@
-"""What makes timm's augmentations decide as our numbers say."""
+"""Makes timm's augmentations decide as our numbers say."""
 
 from __future__ import annotations
 

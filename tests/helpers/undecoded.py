@@ -1,4 +1,4 @@
-"""What undecoded images stand for, by Pillow, and loaders that have them decoded so."""
+"""Decodes undecoded images by Pillow, and makes loaders that have them decoded so."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ class TestRefusals:
                     next(iter(rebuilt))
 
     def test_batches_are_skipped_in_the_state(self, runs: Any) -> None:
-        """What the documentation says to write in place of `skip_first_batches`."""
+        """The lines that the documentation has in place of `skip_first_batches`."""
         loader = runs.loader_of()
         loader.load_state_dict({**loader.state_dict(), "consumed": 2 * loader.batch_size * loader.world_size})
         assert torch.cat([batch[2] for batch in loader]).tolist() == list(chain(*epochs_of(runs, 1)[0][2:]))

@@ -35,7 +35,7 @@ def shard(request: pytest.FixtureRequest, images: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def expected(shard: Path, images: Path, request: pytest.FixtureRequest) -> Arrays:
-    """What the shard has to hold, by name."""
+    """The arrays that the shard has to hold, by name."""
     lines = sources(images)
     arrays: Arrays = {
         "lines": np.arange(len(lines)),

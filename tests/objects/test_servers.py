@@ -18,7 +18,7 @@ pytestmark = pytest.mark.complete
 
 
 def listening(port: int) -> bool:
-    """Whether somebody listens on a port of this machine."""
+    """True if somebody listens on a port of this machine."""
     sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return any(place.endswith(f":{port:04X}") and state == "0A" for _, place, _, state, *_ in sockets)
 

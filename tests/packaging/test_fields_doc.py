@@ -1,4 +1,4 @@
-"""What docs/fields.md shows can be typed: its commands pack its list, and its programs run on what comes out."""
+"""The examples of docs/fields.md can be typed: its commands pack its list, and its programs run on what comes out."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from PIL import Image
 
 DOCUMENT = Path(__file__).parents[2] / "docs/fields.md"
 COPIES = 8
-"""How often the samples of the document's list are repeated, so that there is a batch of them."""
+"""Repetitions of the samples of the document's list, so that there is a batch of them."""
 
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """What its programs define: run on its list, with the files that it names, behind its commands."""
+    """Names that its programs define: run on its list, with the files that it names, behind its commands."""
     folder = tmp_path_factory.mktemp("fields")
     (table,) = (block.text for block in blocks(DOCUMENT.read_text()) if block.text.startswith("path,"))
     head, *rows = table.splitlines()

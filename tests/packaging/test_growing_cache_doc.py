@@ -1,4 +1,4 @@
-"""What the pages of the growing cache show can be typed: examples run, commands parse, every state is explained."""
+"""The examples on the pages of the growing cache can be typed: they run, commands parse, every state is explained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pyproject.toml says about the packages against what lies in the folders: a wheel misses what is not listed."""
+"""Compares the packages of pyproject.toml with the folders: a wheel misses what is not listed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/recipes.md shows can be pasted: each section runs by itself, and makes the batches that it says."""
+"""The examples of docs/recipes.md can be pasted: each section runs by itself, and makes the batches that it says."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IMAGES = 128
 
 
 class Recipe(NamedTuple):
-    """What a section makes: the size of each view, and the number of images in a batch."""
+    """The batches of a section: the size of each view, and the number of images."""
 
     sides: tuple[int, ...]
     batch: int = IMAGES

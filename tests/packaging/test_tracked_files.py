@@ -1,4 +1,4 @@
-"""What the repository holds: source, and few small files of other kinds."""
+"""The repository holds source, and few small files of other kinds."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def extensions(wheel: Path) -> list[str]:
 
 
 def compiles(header: str) -> bool:
-    """Whether there is a C compiler that finds a header."""
+    """True if there is a C compiler that finds a header."""
     command = ["cc", "-E", "-include", "stdio.h", "-include", header, "-x", "c", os.devnull]
     return shutil.which("cc") is not None and subprocess.run(command, capture_output=True).returncode == 0
 

@@ -1,4 +1,4 @@
-"""What happens to files that are not what they should be. All of it through `pack`."""
+"""Files that are not what they should be. All of it through `pack`."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def change(
 
 
 def parts_named(out: Path) -> set[str]:
-    """What the documents of versions without a mark name."""
+    """The files that documents of versions without a mark name."""
     names = set[str]()
     for document in (each for each in out.glob("versions/*.json") if not each.with_suffix(".dropped").exists()):
         for segment in json.loads(document.read_bytes())["segments"]:
@@ -164,7 +164,7 @@ def is_marked(out: Path, number: int) -> bool:
 
 
 def parts_there(out: Path) -> set[str]:
-    """What lies where such parts do; of the first segment, all files or none."""
+    """The files that lie where such parts do; of the first segment, all files or none."""
     alone = {path.name for path in out.iterdir()} - {"manifest.json", "versions", "segments", "layers", "dropped"}
     assert not alone or {"base.json", "plan.json", "index", "rejects.jsonl"} < alone
     return {"base.json"} & alone | {

@@ -42,7 +42,7 @@ JPEG = encoded(picture(0, 70, 50))
 
 
 def stored(data: bytes, store: str = "crop-ready", *, check: bool = False) -> StoredImage | str:
-    """What is stored of a file, or why it is refused."""
+    """Returns what is stored of a file, or why it is refused."""
     try:
         return store_image(data, StoreOptions(store, check=check))
     except Refused as refusal:
@@ -50,7 +50,7 @@ def stored(data: bytes, store: str = "crop-ready", *, check: bool = False) -> St
 
 
 def is_crop_ready(data: bytes) -> bool:
-    """Whether all of it can be cut, and says so."""
+    """True if all of it can be cut, and says so."""
     width, height = Image.open(io.BytesIO(data)).size
     return cut(data, Box(0, 0, width, height)) is not None and has_true_table(data)
 

@@ -66,7 +66,7 @@ def content(dataset: Path) -> dict[str, bytes]:
 
 
 def told(dataset: Path) -> dict[str, Any]:
-    """What the manifest says, apart from the source and who wrote it."""
+    """The manifest without the source and who wrote it."""
     said: dict[str, Any] = json.loads((dataset / "manifest.json").read_bytes())
     return {name: value for name, value in said.items() if name not in ("plan_sha256", "written_by", "checksum")}
 

@@ -27,7 +27,7 @@ Facts = tuple[ShardInfo, list[Reject], dict[str, list[int]]]
 
 
 def noted(folder: Path) -> dict[int, Facts]:
-    """What the notes in `folder` say, by the number of their shard."""
+    """The notes in `folder`, by the number of their shard."""
     notes = {number: read_note(folder, PLAN, number, Output(folder).holds) for number in range(len(PLAN.shards))}
     return {
         number: (

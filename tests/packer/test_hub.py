@@ -47,7 +47,7 @@ class Hub(ThreadingHTTPServer):
         self.downloads: list[str] = []
 
     def about(self, path: Path) -> dict[str, object]:
-        """What a tree says of a file."""
+        """The entry of a file in a tree."""
         data = path.read_bytes()
         large = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 9}
         name = str(path.relative_to(self.folder))

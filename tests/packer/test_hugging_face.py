@@ -24,7 +24,7 @@ CAPTION = FieldColumn("caption", "text", "kaption", by_path=False)
 
 
 def loaded(source: Path, tmp_path: Path) -> Any:
-    """What the library makes of a folder of Parquet files."""
+    """The rows that the library makes of a folder of Parquet files."""
     require_module("datasets")
     import datasets
 

@@ -47,7 +47,7 @@ def field(encoding: str = "png", dtype: str = "|u1") -> Field:
 
 
 def values(payload: bytes | memoryview, field: Field, width: int, height: int) -> np.ndarray[Any, Any]:
-    """What a record holds, by Pillow for PNGs that Pillow wrote."""
+    """The pixels of a record, by Pillow for PNGs that Pillow wrote."""
     if field.encoding == "raw":
         return np.frombuffer(payload, field.dtype).reshape(height, width)
     return np.asarray(Image.open(io.BytesIO(bytes(payload)))).astype(field.dtype)

@@ -164,7 +164,7 @@ def test_whatever_pillow_raises_on_one_image_is_a_reject(
 
 
 class TestRemarks:
-    """What is said of records that readers cannot cut, and of palettes."""
+    """The messages about records that readers cannot cut, and about palettes."""
 
     @pytest.fixture
     def listing(self, tmp_path: Path) -> Path:

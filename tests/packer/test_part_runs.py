@@ -47,7 +47,7 @@ def listing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(listing: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What one local run gives."""
+    """The dataset of one local run."""
     out = tmp_path_factory.mktemp("local") / "out"
     pack(listing, out, OPTIONS, max_rejects=2)
     assert len(Plan.load(out).shards) == SHARDS
@@ -62,7 +62,7 @@ def pack_part(listing: Path, out: Path, part: str, **options: Any) -> Any:
 
 
 def check_status(out: Path) -> None:
-    """What must hold at any time: every shard is in one state, and the array packs exactly those that are not done."""
+    """Checks what holds at any time: every shard is in one state, and the array packs exactly those that are not done."""
     status = pack_status(out)
     plan = Plan.load(out)
     names = [item.shard for item in status.under_way] + [item.shard for item in status.failed] + [*status.missing]

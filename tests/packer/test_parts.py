@@ -14,7 +14,7 @@ from packtrain.errors import UsageError
 
 
 def array(task: int, first: int, last: int, step: int, count: int) -> dict[str, str]:
-    """What Slurm 22.05 says to a task of an array."""
+    """The variables that Slurm 22.05 gives a task of an array."""
     values = {"ID": task, "MIN": first, "MAX": last, "STEP": step, "COUNT": count}
     return {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in values.items()}
 

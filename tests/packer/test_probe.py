@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # Pillow warns of most damage
 
 
 def orientation(data: bytes) -> int:
-    """What Pillow takes for the orientation; 1 where it cannot tell."""
+    """The orientation by Pillow; 1 where it cannot tell."""
     image = Image.open(io.BytesIO(data))
     image.load()
     try:

@@ -42,7 +42,7 @@ def listing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def local(listing: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What a local run makes of them."""
+    """The dataset that a local run makes of them."""
     folder = tmp_path_factory.mktemp("local")
     pack(listing, folder, OPTIONS)
     return tree(folder)

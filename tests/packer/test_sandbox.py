@@ -34,7 +34,7 @@ def nothing_is_left() -> Iterator[None]:
 
 
 def outcome(work: Callable[[Send], None], limits: Limits = LIMITS) -> tuple[list[int], str]:
-    """What a process said, and how it died."""
+    """Returns what a process said, and how it died."""
     said = []
     try:
         with soon(20):

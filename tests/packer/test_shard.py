@@ -49,7 +49,7 @@ def listing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def left(folder: Path) -> dict[str, bytes]:
-    """What is in a folder, without markers."""
+    """The files of a folder, without markers."""
     return {name: data for name, data in tree(folder).items() if not name.endswith((FAILED, PACKED))}
 
 

@@ -19,7 +19,7 @@ BROKEN = {name: suite.breaks for name, suite in SUITES.items() if hasattr(suite,
 
 @pytest.fixture(scope="module")
 def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
-    """What failed in the project: messages by class and test. Classes of which nothing failed have none."""
+    """The failures in the project: messages by class and test. Classes of which nothing failed have none."""
     project = tmp_path_factory.mktemp("project")
     shutil.copy(extensions.__file__, project / "test_extensions.py")
     # Of what is broken, only the law that it breaks.

@@ -9,7 +9,7 @@ from ..base import Transform
 from ..tensor_steps import FinishingStep
 
 Recognised = Sequence[Transform | FinishingStep]
-"""What does the same as a transform of another library; empty for what does nothing."""
+"""Makes what does the same as a transform of another library; empty for what does nothing."""
 
 Recognise = Callable[[Any], Recognised | None]
 """Recognises any transform; None if it is not known."""

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(extension is None, reason="packtrain was built w
 
 ALL = 1 << 24
 SHIFTS = range(-127, 128)
-"""What `Hue` can add to a hue."""
+"""The numbers that `Hue` can add to a hue."""
 EFFECTS = [Grey(), *map(Saturation, (0.0, 0.37, 0.6, 1.0, 1.1, 1.8, 5.0)), *map(Hue, (-0.5, -0.07, 0.0, 0.013, 0.4))]
 
 

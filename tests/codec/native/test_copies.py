@@ -19,7 +19,7 @@ def some(seed: int, *shape: int, dtype: Any = np.uint8) -> Any:
 
 
 def framed(offset: int, shape: tuple[int, ...], dtype: Any, fill: Any) -> Any:
-    """What `fill` writes into memory at any address; it must not touch what lies beside it."""
+    """Returns what `fill` writes into memory at any address; it must not touch what lies beside it."""
     size = int(np.prod(shape))
     room = np.full(size + 64, 77, dtype)
     assert fill(room[offset : offset + size]) is None

@@ -35,7 +35,7 @@ def place(data: bytes, **changes: int) -> npt.NDArray[Any]:
 
 
 def copied(places: Any, shards: Any, out: Any, check: bool = True) -> tuple[bool, int]:
-    """What the function returns, and the last row that it read."""
+    """Returns what the function does, and the last row that it read."""
     current = np.full(1, -7)
     return _extension.copy_records(shards, places, check, -1, 0, out, current), int(current[0])
 

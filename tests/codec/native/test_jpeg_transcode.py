@@ -46,7 +46,7 @@ CUT_MARKERS = {0xC0, 0xC1, 0xC4, 0xDA, 0xDB, 0xDD, 0xEE}
 
 
 def pixels(data: bytes) -> npt.NDArray[np.uint8]:
-    """What Pillow decodes."""
+    """Decodes by Pillow."""
     return np.asarray(Image.open(io.BytesIO(data)))
 
 

@@ -1,4 +1,4 @@
-"""What the functions of the extension refuse: memory of another size, shape or kind, and numbers without a meaning."""
+"""Refusals of the extension's functions: memory of another size, shape or kind, and numbers without a meaning."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def photograph(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @cache
 def digests(photograph: Path, *names: str) -> dict[str, str] | None:
-    """What each package makes of a JPEG, twice in turn in one process; None if a package is missing or broken."""
+    """Results of each package for a JPEG, twice in turn in one process; None if a package is missing or broken."""
     done = subprocess.run([sys.executable, "-c", PROGRAM, photograph, *names], capture_output=True, text=True)
     assert done.returncode in (0, 1), f"{names}: {done}"
     lines = done.stdout.split()

@@ -50,7 +50,7 @@ class Site:
             return answer, answer.read()
 
     def json(self, path: str) -> Any:
-        """What an address of the page tells it."""
+        """The settings that an address of the page has."""
         answer, content = self.ask(path)
         assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
         return json.loads(content)

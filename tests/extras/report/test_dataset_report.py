@@ -35,7 +35,7 @@ def cropped(image: Image.Image, share: float) -> Image.Image:
 
 
 def truncated() -> Image.Image:
-    """What libjpeg makes of the first half of a JPEG."""
+    """Returns what libjpeg makes of the first half of a JPEG."""
     pixels = np.asarray(scene(90)).copy()
     pixels[HEIGHT // 2 :] = 128
     return Image.fromarray(pixels)

@@ -13,7 +13,7 @@ from packtrain._extras.train_val import train_val
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """What the C library is asked for."""
+    """The requests to the C library."""
     calls: list[tuple[int, ...]] = []
     library = SimpleNamespace(mallopt=lambda *each: calls.append(each), malloc_trim=lambda *each: calls.append(each))
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)

@@ -119,7 +119,7 @@ class Job:
 
     @property
     def options(self) -> PackOptions:
-        """What is stored, and how."""
+        """The samples to store, and how."""
         return PackOptions(format=self.format, shard_size=self.shard_bytes, columns=self.columns)
 
     def run(self, out: Path) -> PackReport:

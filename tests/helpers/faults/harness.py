@@ -26,7 +26,7 @@ from typing import Any, Self
 
 
 class Action(IntEnum):
-    """What happens at the chosen call. Numbers are those of ``faultlib.c``."""
+    """Faults at the chosen call. Numbers are those of ``faultlib.c``."""
 
     COUNT = 0  # nothing
     KILL = 1  # SIGKILL before the call is carried out
@@ -48,7 +48,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended."""
+    """The end of a run."""
 
     returncode: int  # as in subprocess: the exit status, or minus the signal that killed it
     output: str  # stdout and stderr, with the traceback of an exception

@@ -34,12 +34,12 @@ CHANGES: dict[str, Callable[..., Any]] = {
     "drop-version": lambda place, given: drop_version(place, given),
     "merge": lambda place, given: merge_datasets([place, given], f"{place}-merged"),
 }
-"""What is done to a dataset; the second argument says with what. `purge` without finishes one that was begun."""
+"""Changes of a dataset; the second argument says with what. `purge` without finishes one that was begun."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a change.
+    """The result of a change.
 
     Attributes:
         error: Name of the error that it ended in, with ``!`` before it if it is none of packtrain's; empty if it did

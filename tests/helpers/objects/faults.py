@@ -1,4 +1,4 @@
-"""What goes wrong between a client and an object store, as data: which fault, and which request gets it."""
+"""Faults between a client and an object store, as data: which fault, and which request gets it."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ SLOW_DOWN: Final = Status(503)
 
 @dataclass(frozen=True)
 class Request:
-    """What a fault may depend on.
+    """The facts that a fault may depend on.
 
     Attributes:
         method: Its method.
@@ -156,7 +156,7 @@ class Rule:
     times: int | None = 1
 
     def covers(self, request: Request) -> bool:
-        """Whether a request is one of those that this is about."""
+        """True if a request is one of those that this is about."""
         return self.method in ("", request.method) and self.holds in request.path
 
 

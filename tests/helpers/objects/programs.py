@@ -122,7 +122,7 @@ def ask(
 
 
 def answers(port: int, target: str = "/", *, method: str = "GET", statuses: Sequence[int] = (200,)) -> bool:
-    """Whether a server answers, and with one of these statuses."""
+    """True if a server answers, and with one of these statuses."""
     with suppress(OSError, http.client.HTTPException):
         return ask(port, method, target, timeout=5)[0] in statuses
     return False

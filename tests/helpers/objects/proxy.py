@@ -79,7 +79,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What has gone through a proxy.
+    """Counts of what has gone through a proxy.
 
     Attributes:
         requests: How many requests were answered, or broken off.
@@ -102,7 +102,7 @@ class Traffic:
 
     @property
     def faults(self) -> int:
-        """How many requests something was done to."""
+        """The number of requests to which something was done."""
         return sum(each.fault is not None for each in self.exchanges)
 
 
@@ -128,7 +128,7 @@ class Proxy:
         self._ask("limit", bytes_per_second)
 
     def traffic(self, *, settled: bool = True) -> Traffic:
-        """What has gone through since the start, or since `forget`.
+        """Counts of what has gone through since the start, or since `forget`.
 
         Args:
             settled: Wait a moment for requests that are under way, which do not count before they have ended.
@@ -231,7 +231,7 @@ class _Relay:
             self._ended.notify_all()
 
     def piece(self) -> int:
-        """How many bytes to send in one go: with a limit, those of a hundredth of a second."""
+        """The bytes to send in one go: with a limit, those of a hundredth of a second."""
         rate = self._rate
         return _PIECE if rate is None else max(1, min(_PIECE, int(rate / 100)))
 
@@ -360,7 +360,7 @@ class _Source:
 
 @dataclass(frozen=True)
 class _Framing:
-    """How a body ends: after `length` bytes, after its last chunk, or with the connection."""
+    """The end of a body: after `length` bytes, after its last chunk, or with the connection."""
 
     length: int | None = 0
     chunked: bool = False

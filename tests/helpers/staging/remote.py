@@ -41,7 +41,7 @@ class FolderObjects(Objects):
         self._lock = threading.Lock()
 
     def path(self, url: Url | str) -> Path:
-        """Where the content of an object lies."""
+        """The file with the content of an object."""
         url = Url.parse(str(url))
         return self.folder / url.bucket / url.key
 

@@ -12,7 +12,7 @@ from packtrain.staging import entries, evict
 
 
 def leased(place: Path) -> bool:
-    """Whether somebody reads the only entry."""
+    """True if somebody reads the only entry."""
     (entry,) = entries(place)
     return entry.leased
 

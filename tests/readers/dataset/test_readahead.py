@@ -73,7 +73,7 @@ def resident(path: Path) -> list[bool]:
 
 
 def expected(store: RecordStore, rows: Sequence[int]) -> dict[str, list[bool]]:
-    """What `in_memory` has to be when these records alone are in memory."""
+    """The value of `in_memory` when these records alone are in memory."""
     pages = {name: [False] * len(found) for name, found in in_memory(store).items()}
     for row in rows:
         shard, offset, size = (int(store.index[column][row]) for column in ("shard", "offset", "length"))
@@ -87,7 +87,7 @@ def in_memory(store: RecordStore) -> dict[str, list[bool]]:
 
 
 def settled(store: RecordStore, wanted: dict[str, list[bool]]) -> dict[str, list[bool]]:
-    """What is in memory once reading is over."""
+    """The records that are in memory once reading is over."""
     deadline = time.monotonic() + 20
     while (found := in_memory(store)) != wanted and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -58,7 +58,7 @@ def harm(dataset: PackedDataset, row: int, field: str = "image") -> None:
 
 
 def sound(dataset: ImageDataset, row: int) -> bool:
-    """Whether a record can be read."""
+    """True if a record can be read."""
     try:
         dataset.record(row)
     except CorruptRecord:
@@ -67,7 +67,7 @@ def sound(dataset: ImageDataset, row: int) -> bool:
 
 
 def copied(dataset: PackedDataset, rows: list[int]) -> bool:
-    """Whether a batch can be copied in one go."""
+    """True if a batch can be copied in one go."""
     count = len(rows)
     images, labels = np.empty((count, SIDE, SIDE, 3), np.uint8), np.empty(count, np.int64)
     places = np.arange(count)

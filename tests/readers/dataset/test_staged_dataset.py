@@ -137,7 +137,7 @@ class TestVersions:
     def source(
         self, request: pytest.FixtureRequest, changed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> str:
-        """Where `changed` lies."""
+        """The folder of `changed`."""
         if request.param == "folder":
             return str(changed)
         installed(tmp_path / "store", monkeypatch).path(BUCKET).mkdir(parents=True)

@@ -42,7 +42,7 @@ def pids() -> set[int | None]:
 
 
 def epoch(dataset: Any, number: int, **options: Any) -> list[Any]:
-    """What a loader gives that has always had this dataset."""
+    """The batches of a loader that has always had this dataset."""
     with loader_of(dataset, num_workers=0, **options) as loader:
         loader.set_epoch(number)
         return list(loader)

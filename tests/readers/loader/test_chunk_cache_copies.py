@@ -101,7 +101,7 @@ def test_it_is_the_same_dataset_in_another_process(copied: Path) -> None:
 
 
 class TestStageOptions:
-    """What a cache does about each of them; docs/staging.md has the table."""
+    """Reactions of a cache to each of them; docs/staging.md has the table."""
 
     def test_the_budget_of_the_folder_holds_for_caches(self, streamed: Streamed) -> None:
         with pytest.raises(NoRoom, match=r"the budget of 1\.0 MiB has only 1\.0 MiB left"):

@@ -1,4 +1,4 @@
-"""What happens to workers and batches when a consumer stops early, starts again, closes or deletes a loader."""
+"""Laws of workers and batches whose consumer stops early, starts again, closes or deletes a loader."""
 
 from __future__ import annotations
 

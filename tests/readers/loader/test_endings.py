@@ -64,13 +64,13 @@ class Consumer(Session):
 
 
 def shared_files() -> set[str]:
-    """What lies in /dev/shm, without what living processes of other programs may have there."""
+    """The files in /dev/shm, without what living processes of other programs may have there."""
     owners = [re.fullmatch(r"(?:torch_|packtrain-arena)(\d*).*", name) for name in os.listdir(SHARED)]
     return {owner[0] for owner in owners if owner and not (owner[1] and Path("/proc", owner[1]).exists())}
 
 
 def deeds(first: str, *others: str) -> pytest.MarkDecorator:
-    """How workers start and what they are at when it ends: "search" keeps the interpreter.
+    """The way in which workers start and what they are at when it ends: "search" keeps the interpreter.
 
     A sample has the first alone. What they do matters where they are forked, and hold what their siblings hold.
     """

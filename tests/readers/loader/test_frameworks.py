@@ -1,4 +1,4 @@
-"""What frameworks find on a loader in place of torch's DataLoader, and what they may do with it."""
+"""Laws of a loader in frameworks that expect torch's DataLoader."""
 
 from __future__ import annotations
 

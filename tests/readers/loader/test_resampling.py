@@ -99,7 +99,7 @@ def by_the_book(pixels: Pixels, plan: ImagePlan) -> Pixels:
 
 @st.composite
 def intervals(draw: Any, size: int, part: int | None = None) -> tuple[int, int]:
-    """Where a part begins, and its size."""
+    """The beginning of a part, and its size."""
     length = draw(st.integers(1, size)) if part is None else part
     return draw(st.integers(0, size - length)), length
 

@@ -1,4 +1,4 @@
-"""What the loader says and does when something goes wrong in its workers."""
+"""Laws of a loader in whose workers something goes wrong."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def damaged(images: Path, tmp_path: Path) -> Callable[..., PackedDataset]:
 
 
 def record(dataset: PackedDataset, row: int) -> str:
-    """How an error names a record."""
+    """The name of a record in an error."""
     return re.escape(f"row {row} (line {dataset.line(row)}, {dataset.filename(row)!r}, in train-000000.tar)")
 
 

@@ -140,7 +140,7 @@ def made(package: Any, name: str, options: dict[str, Any]) -> Any:
 
 
 def same(theirs: Any, name: str, options: dict[str, Any], version: int) -> Any:
-    """What is recognised in a transform of torchvision, which is what its parameters make of packtrain's."""
+    """Returns what is recognised in a transform of torchvision, which is what its parameters make of packtrain's."""
     (ours,) = recognised(theirs) or pytest.fail(f"{theirs} is not known")
     versioned = {"version": version} if hasattr(ours, "version") else {}
     assert repr(ours) == repr(getattr(ours_all, name)(**options, **versioned))
@@ -247,7 +247,7 @@ def fed_auto(theirs: Any, space: Any, random: Numbers, version: int) -> Numbers:
 
 
 def takes(entry: Any, version: int) -> bool:
-    """Whether an operation has a magnitude."""
+    """True if an operation has a magnitude."""
     return bool(entry[0].ndim) if version == 1 else entry[0](3, 5, 5) is not None
 
 

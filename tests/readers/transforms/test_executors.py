@@ -66,7 +66,7 @@ def crop_ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(folder: Path) -> list[Image.Image]:
-    """What the rows hold, decoded without a reader where Pillow can do it."""
+    """The images of the rows, decoded without a reader where Pillow can do it."""
     opened = open_dataset(folder)
     store = opened.store.manifest.store
     if store.store == "raw":
@@ -225,7 +225,7 @@ class Recorder:
 
 
 def laid_out(record: bytes) -> tuple[int, list[tuple[Box, int]]]:
-    """Where the coded data of a record without subsampling begin; place and length of its restart intervals."""
+    """The beginning of the coded data of a record without subsampling; place and length of its restart intervals."""
     parts = parsed(record)
     (frame,), (interval,) = parts.bodies(0xC0), parts.bodies(0xDD)
     height, width = struct.unpack(">HH", frame[1:5])
@@ -236,7 +236,7 @@ def laid_out(record: bytes) -> tuple[int, list[tuple[Box, int]]]:
 
 
 def touches(one: Box, other: Box) -> bool:
-    """Whether two rectangles have a pixel in common."""
+    """True if two rectangles have a pixel in common."""
     return not (
         one.left + one.width <= other.left
         or other.left + other.width <= one.left

@@ -1,4 +1,4 @@
-"""What `timm.data.create_transform` makes: taken apart as a whole, with timm's tensors."""
+"""Pipelines of `timm.data.create_transform`: taken apart as a whole, with timm's tensors."""
 
 from __future__ import annotations
 

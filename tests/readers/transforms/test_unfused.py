@@ -1,4 +1,4 @@
-"""What `print` and the stall report say of transforms that are not fused."""
+"""The words of `print` and the stall report about transforms that are not fused."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ Through: TypeAlias = Callable[[Server], Proxy]
 
 @pytest.fixture(params=["bucket", "service"])
 def objects(request: pytest.FixtureRequest) -> Iterator[Objects]:
-    """What reads and writes objects: in this process, and by a process of its own."""
+    """Stores that read and write objects: in this process, and by a process of its own."""
     require_module("obstore")
     if request.param == "service":
         found: Objects = ObjectStore()
@@ -36,7 +36,7 @@ def objects(request: pytest.FixtureRequest) -> Iterator[Objects]:
 
 @pytest.fixture
 def service() -> Iterator[ObjectStore]:
-    """What asks a process of its own."""
+    """A store that asks a process of its own."""
     require_module("obstore")
     found = ObjectStore()
     yield found
@@ -45,7 +45,7 @@ def service() -> Iterator[ObjectStore]:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[Objects]:
-    """What reads and writes objects in this process, and waits for nothing as long as it does otherwise."""
+    """A store that reads and writes objects in this process, and waits for nothing as long as it does otherwise."""
     require_module("obstore")
     from packtrain._storage.remote import bucket
 

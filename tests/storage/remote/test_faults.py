@@ -1,4 +1,4 @@
-"""What a store, the way to it and the process between do wrong: retries are bounded, and wrong lengths are errors."""
+"""Faults of a store, the way to it and the process between: retries are bounded, and wrong lengths are errors."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def test_a_new_object_whose_writer_was_killed_is_not_taken_for_another(
 
 
 class Interruption(Exception):
-    """What the handler of a signal raises."""
+    """Raised by the handler of a signal."""
 
 
 def test_an_answer_that_was_not_waited_for_is_not_taken_for_the_next_one(

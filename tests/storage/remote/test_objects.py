@@ -1,4 +1,4 @@
-"""What packtrain asks of an object store, asked of every kind of store, in this process and by way of another."""
+"""All that packtrain asks of an object store, asked of every kind of store, in this process and by way of another."""
 
 from __future__ import annotations
 

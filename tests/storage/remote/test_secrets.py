@@ -52,7 +52,7 @@ def all_text(error: BaseException) -> str:
 
 
 def without_secrets(text: str) -> bool:
-    """Whether a text gives nothing away."""
+    """True if a text gives nothing away."""
     return not any(each in text for each in SECRETS)
 
 

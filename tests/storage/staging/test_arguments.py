@@ -1,4 +1,4 @@
-"""What is called wrongly is refused at once, in words that fit Python as well as the command line."""
+"""Wrong calls are refused at once, in words that fit Python as well as the command line."""
 
 from __future__ import annotations
 

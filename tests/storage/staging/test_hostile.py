@@ -37,7 +37,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devic
 
 
 def seen(folder: Path) -> dict[str, tuple[object, ...]]:
-    """What a folder holds, and everything by which one could tell that somebody touched it."""
+    """The content of a folder, and everything by which one could tell that somebody touched it."""
     found: dict[str, tuple[object, ...]] = {}
     for path in (folder, *sorted(folder.rglob("*"))):
         status = path.lstat()
@@ -425,7 +425,7 @@ class TestInACopy:
 
 
 def touched(path: Path) -> tuple[object, ...]:
-    """What would change if somebody touched a stray."""
+    """The facts that would change if somebody touched a stray."""
     status = path.lstat()
     kept = status.st_mode, status.st_uid, status.st_ino, status.st_nlink, status.st_mtime_ns, status.st_ctime_ns
     return *kept, sorted(os.listdir(path)) if path.is_dir() else None

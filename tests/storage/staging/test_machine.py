@@ -36,7 +36,7 @@ NUMBERS = st.integers(0, 2)
 
 @dataclass
 class Known:
-    """What the model knows of an entry.
+    """The facts that the model knows of an entry.
 
     Attributes:
         used: Time of last use on the model's clock.

@@ -68,7 +68,7 @@ def files(tmp_path: Path) -> list[SourceFile]:
 
 @pytest.fixture(params=["past the cache", "we drop", "nobody tells"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How files are read: some file systems refuse O_DIRECT; for other users' files the kernel does not tell."""
+    """Ways to read files: some file systems refuse O_DIRECT; for other users' files the kernel does not tell."""
     chosen: str = request.param
     set_flags = fcntl.fcntl
 

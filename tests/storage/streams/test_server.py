@@ -1,4 +1,4 @@
-"""What a fetcher says to its clients."""
+"""The messages of a fetcher to its clients."""
 
 from __future__ import annotations
 
