@@ -40,7 +40,7 @@ CONDITIONS: Final = {
     "sizes and labels": "width >= 500 and height > 100 and label in (1, 2, 3)",
     "paths": "path like '%7.JPEG'",
 }
-"""Filters that `where` is asked, in a process that has polars already: first with the checks of the index, then again."""
+"""Filters for `where`, in a process that has polars already: first with the checks of the index, then again."""
 PAGE_TABLES: Final = "VmPTE"
 _MEMORY: Final = ("Rss", "Pss", "Pss_Shmem", "Pss_File", "Private_Clean", "Private_Dirty", "Anonymous", PAGE_TABLES)
 

@@ -31,7 +31,7 @@ from packtrain._core.interrupts import postponed_ctrl_c
 from .engine import ATTEMPTS, Done, Report, Result, Task, failure
 
 _LOST_NODES: Final = 10
-"""The most times that a task may lose its node. On machines that the cloud takes back, that says nothing about the task."""
+"""The most nodes that a task may lose. On machines that the cloud takes back, that says nothing about the task."""
 _CONNECT_SECONDS: Final = 5.0
 _END_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 5.0

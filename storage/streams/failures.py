@@ -13,7 +13,7 @@ from packtrain._core.sizes import size
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
 _BELIEVED_SECONDS: Final = 60.0
-"""Seconds for which a chunk whose records were wrong two times is not fetched again for those who were there by then."""
+"""Seconds for which a chunk whose records were wrong twice is not fetched again for those who were there by then."""
 _SHARED_SECONDS: Final = 1.0
 """Seconds for which a finding also holds for those who come later: workers of a job start at about the same time."""
 _FULL_SECONDS: Final = 1.0

@@ -68,7 +68,7 @@ MERGE = "packtrain.merge_datasets(args['SOURCES'], args['OUT'])"
 BEFORE = [(state, name) for name, change in CHANGES.items() for state in ("packed", "changed")[change.more :]]
 """The state of a dataset, and a change of it. For some changes, there have to be others before."""
 ONCE = ("add-field", "drop-rows", "purge")
-"""Changes that cannot be asked for again once they are done: other rows would have these numbers, or the field is there."""
+"""Changes that cannot be asked for again once they are done: rows have other numbers, or the field is there."""
 
 
 @pytest.fixture(params=["packed", "changed"])

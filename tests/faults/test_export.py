@@ -52,7 +52,7 @@ def exporter(fault_library: Path, dataset: Path) -> Iterator[FaultServer]:
 
 
 def whole(out: Path) -> dict[str, bytes]:
-    """The files that nobody may find half written and that have their names; a part of the list lies elsewhere before."""
+    """Files that nobody may find half written under their names; a part of the list lies elsewhere before."""
     found = tree(out).items()
     return {name: data for name, data in found if not is_temporary(Path(name)) and not name.startswith(".parts/")}
 

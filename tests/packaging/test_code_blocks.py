@@ -35,7 +35,7 @@ NAMES = [
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files that the reader of any document has: photographs, lists of them, image folders, and a packed dataset."""
+    """Files that the reader of any document has: photographs, lists of them, image folders, a packed dataset."""
     folder = tmp_path_factory.mktemp("scene")
     for name in ("images", "masks", "train/cat", "train/dog", "val/cat", "val/dog", "archive"):
         (folder / name).mkdir(parents=True)

@@ -102,7 +102,7 @@ PICKLE_ALLOWED = {"packer/ray_engine.py", "readers/loader/recipe.py", "testing/d
 
 
 def name_of(path: PurePosixPath) -> tuple[str, ...]:
-    """The name under which a folder or module of the repository is imported: ``core/index.py`` is ``packtrain._core.index``."""
+    """The name that a folder or module is imported by: ``core/index.py`` is ``packtrain._core.index``."""
     room, *inner = path.with_suffix("").parts
     inner = inner[:-1] if inner and inner[-1] == "__init__" else inner
     return ("packtrain", *inner) if room == "api" else ("packtrain", f"_{room}", *inner)

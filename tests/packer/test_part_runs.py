@@ -62,7 +62,7 @@ def pack_part(listing: Path, out: Path, part: str, **options: Any) -> Any:
 
 
 def check_status(out: Path) -> None:
-    """Checks what holds at any time: every shard is in one state, and the array packs exactly those that are not done."""
+    """Checks what always holds: every shard is in one state, and the array packs exactly those that are not done."""
     status = pack_status(out)
     plan = Plan.load(out)
     names = [item.shard for item in status.under_way] + [item.shard for item in status.failed] + [*status.missing]

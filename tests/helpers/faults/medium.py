@@ -46,7 +46,7 @@ def unsynced(calls: Sequence[Call], folders: Iterable[str] = ()) -> Iterator[tup
 
 
 def _moved(name: str, call: Call) -> str:
-    """Returns where a file or folder is once it, or a folder that it is in, was renamed or has changed places with another."""
+    """Returns where a file or folder is once it, or a folder around it, was renamed or exchanged with another."""
     path = PurePath(name)
     for before, after in ((call.path, call.target), (call.target, call.path)):
         if path.is_relative_to(before) and (before == call.path or call.name == "renameat2"):

@@ -20,7 +20,7 @@ def dataset(images: Path, tmp_path: Path, format_name: str) -> PackedDataset:
 
 
 def located(dataset: ImageDataset, row: int) -> tuple[str, int, int]:
-    """The place of a record: dataset, shard, offset. For LMDB, which places small records itself, the place in its order."""
+    """The place of a record: dataset, shard, offset; for LMDB, which places small records itself, that in its order."""
     home, row = dataset._samples.locate(row)
     assert isinstance(home.store, RecordStore)
     index = home.store.index

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,6 +77,15 @@ class TestFigures:
         found = of(place, budget=budget and budget * GiB, used=20 * GiB)
         assert (found.bound, found.bytes) == (bound, count * GiB)
 
+    @given(amounts, amounts, st.none() | amounts, amounts)
+    def test_what_goes_first_pays_what_is_owed(self, free: int, reserve: int, budget: int | None, freed: int) -> None:
+        """The room may be negative; then that much must be freed before anything can be added."""
+        place = replace(disk, free=free)
+        used = freed + 1000
+        found = of(place.after_freeing(freed), budget=budget, used=used - freed, reserve=reserve)
+        least = min(free + freed - reserve, math.inf if budget is None else budget - 1000)
+        assert found.bytes == least
+
     def test_a_file_system_without_a_size_does_not_limit(self) -> None:
         """A ramfs, or a tmpfs with size=0, reports that it has no blocks at all."""
         assert of(replace(shm, total=0, free=0)).bound == "memory"
@@ -138,3 +151,33 @@ def test_the_message_says_how_to_get_more(
     found = capacity(place, need=need, **{"reserve": 2 * GiB, **options})
     assert found.bound == bound and words in found.message
     assert ("remount" in found.message) == ("remount" in words)
+
+
+class TestThisMachine:
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a tmpfs of its own")
+    def test_a_small_tmpfs(self, tmp_path: Path) -> None:
+        """Following the advice helps: after the remount, there is room."""
+        code = f"""
+import subprocess
+from pathlib import Path
+from packtrain._storage.staging.capacity import FileSystem, capacity
+
+def free():
+    return capacity(FileSystem.inspect(Path({str(tmp_path)!r})), need=90 << 20)
+
+assert FileSystem.inspect(Path({str(tmp_path)!r})).reserve == 4 << 20
+before = free()
+assert (before.bytes, before.bound) == (60 << 20, "file system"), before
+command = before.message.split("administrator: `")[1].split("`")[0]
+subprocess.run(command, shell=True, check=True)
+assert free().bytes >= 90 << 20
+"""
+        script = 'mount -t tmpfs -o size=64m none "$0" && exec "$@"'
+        done = subprocess.run(
+            ["unshare", "-m", "sh", "-c", script, str(tmp_path), sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+        )
+        if "unshare failed" in done.stderr:
+            pytest.skip(done.stderr)
+        assert done.returncode == 0, done.stderr

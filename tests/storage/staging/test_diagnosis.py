@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,6 +76,33 @@ class TestPrivate:
         assert said("/dev/shm", CONTAINER, CONTAINER) is None
         assert said("/dev/shm", JOB, "") is None
         assert said("/dev/shm", "") is None
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a mount namespace")
+    @pytest.mark.parametrize("job", ["11", None])
+    def test_a_real_one(self, tmp_path: Path, job: str | None) -> None:
+        place, source = tmp_path / "place", tmp_path / "source"
+        place.mkdir()
+        source.mkdir()
+        code = (
+            "import sys; from pathlib import Path; from packtrain._storage.staging.capacity import warnings\n"
+            "print(*warnings(Path(sys.argv[1]), Path(sys.argv[2]), 1000), sep='\\n')"
+        )
+        environment = {**os.environ, "SLURM_JOB_ID": job or ""}
+        if job is None:
+            del environment["SLURM_JOB_ID"]
+
+        def found(script: str) -> str:
+            command = ["unshare", "-m", "sh", "-c", script, sys.executable, "-c", code, str(place), str(source)]
+            done = subprocess.run(command, capture_output=True, text=True, env=environment)
+            if "unshare failed" in done.stderr:
+                pytest.skip(done.stderr)
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+
+        mounted = found('mount -t tmpfs none "$3" && exec "$0" "$@"')
+        assert f"{place} is private to {'Slurm job 11' if job else 'this container'}" in mounted
+        assert "are on the same file system" not in mounted
+        assert "private" not in found('exec "$0" "$@"')
 
 
 tmpfs = Mount(2, 0, "0:9", Path("/"), Path("/dev/shm"), "tmpfs", frozenset(["rw"]))

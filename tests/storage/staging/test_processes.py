@@ -10,6 +10,7 @@ import pytest
 from helpers.staging.children import Child, Refused
 from helpers.staging.laws import assert_same, assert_tidy, big_dataset, digests, root_of, taken, until_pieces_are_noted
 from helpers.staging.unused import SLACK, room_for
+from helpers.support import tree
 from helpers.waiting import wait_until
 
 from packtrain import StageOptions, stage
@@ -32,6 +33,25 @@ def test_eight_stage_the_same_at_once(dataset: Path, place: Path, start: Callabl
         for child in children:
             child.do("drop", name="staged")
         assert len(evict(place)) == 1
+
+
+@pytest.mark.complete
+def test_those_that_wait_go_on_where_a_killed_one_was(tmp_path: Path, place: Path, start: Callable[[], Child]) -> None:
+    source = big_dataset(tmp_path / "big", [40 << 20] * 4)
+    first, *others = [start() for _ in range(4)]
+    first.send("stage", dataset=source, to=place)
+    until_pieces_are_noted(place)
+    for child in others:
+        child.send("stage", dataset=source, to=place, name="staged")
+    first.kill()
+    replies = [child.answer() for child in others]
+    total = sum(map(len, tree(source).values())) - (source / "manifest.json").stat().st_size
+    copied = [reply["copied"] for reply in replies if reply["copied"]]
+    assert len(copied) <= 1, "by one of them, unless the killed one had published it already"
+    assert all(count < total for count in copied)
+    (path,) = {reply["path"] for reply in replies}
+    assert_same(Path(path), source)
+    assert_tidy(place, Path(path))
 
 
 @pytest.mark.complete
@@ -124,3 +144,33 @@ class TestFullMedium:
         staged = stage(source, StageOptions(to=place, reserve=0))
         assert_same(staged.path, source)
         assert_tidy(place, staged.path)
+
+    @pytest.mark.complete
+    def test_what_was_allocated_cannot_be_taken_away(
+        self, tmp_path: Path, mounted: Callable[[str], Path], start: Callable[[], Child]
+    ) -> None:
+        """Filling the remaining space while shards are copied does not stop the copy."""
+        source = big_dataset(tmp_path / "big", [40 << 20] * 4)
+        place = mounted("size=200m")
+        child = start()
+        child.send("stage", dataset=source, to=place, reserve=0, name="staged")
+        until_pieces_are_noted(place)
+        with pytest.raises(OSError, match="No space left"):
+            fill(place / "other")
+        reply = child.outcome()
+        if isinstance(reply, Refused):
+            # The few blocks of the manifest and the note were not allocated beforehand.
+            assert reply.kind == "NoSpace"
+            (place / "other").unlink()
+            reply = child.do("stage", dataset=source, to=place, reserve=0, name="staged")
+            assert reply["copied"] == 0, "all of it was copied before"
+        path = Path(reply["path"])
+        assert_same(path, source)
+        assert_tidy(place, path)
+
+
+def fill(path: Path) -> None:
+    """Writes until the disk is full."""
+    with path.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1 << 20))
