@@ -63,7 +63,7 @@ OTHERS: list[Any] = [
 
 
 def in_words(transform: Compose, width: int, height: int, random: list[float]) -> list[int] | None:
-    """The part of an image that is taken, resized, kept of that and mirrored, by its own plan; None if that says more."""
+    """The part of an image that is taken, resized, kept of that and mirrored by its own plan; None if it says more."""
     try:
         plan = transform.plan(width, height, random)
     except UsageError:
