@@ -248,7 +248,7 @@ def rows_to_drop(
             raise UsageError(str(error)) from None
     elif rows is None and where is not None:
         place.bring_indexes(newest)
-        numbers = StoredRows.of_version(place.folder, newest).where(where)
+        numbers = StoredRows.of_version(place.folder, newest, index_only=True).where(where)
     else:
         raise UsageError("say which rows to drop: either `rows` or `where`")
     if not len(numbers):

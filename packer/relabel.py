@@ -206,7 +206,7 @@ class _Wanted:
         """The layers that make a version the one that is wanted, and for how many rows; raises as `relabel`."""
         folder, classes = self.place.folder, self.classes_of(version)
         self.place.bring_indexes(version)
-        stores = newest_stores(folder, version)
+        stores = newest_stores(folder, version, index_only=True)
         matches: Mapping[str, npt.NDArray[np.int64]] = {}
         if self.table is not None and self.listed is not None:
             matches = matched(folder, version, self.table, self.listed, optional=True)

@@ -192,11 +192,11 @@ class _Found:
     def of(cls, place: Workplace, version: Version, wanted: _Wanted) -> _Found:
         """The sides in the version after this one."""
         split, folder = wanted.of(version), place.folder
-        for name in split.by:
-            if name in version.schema.names and not version.schema[name].indexed:
-                place.require_shards(f"`by` {name}")
+        records = [name for name in split.by if name in version.schema.names and not version.schema[name].indexed]
+        for name in records:
+            place.require_shards(f"`by` {name}")
         place.bring_indexes(version)
-        stores = newest_stores(folder, version)
+        stores = newest_stores(folder, version, index_only=not records)
         rows = [_kept(folder, segment) for segment in version.segments]
         before = [segment_sides(folder, split, segment) for segment in version.segments]
         recorded = np.concatenate([sides[kept] for sides, kept in zip(before, rows, strict=True)])

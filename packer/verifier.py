@@ -8,7 +8,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -136,16 +136,7 @@ def verify(
         return run.check_versions(dataset)
     # The lease keeps a staged copy from being evicted in the meantime.
     with lease_on(dataset) or nullcontext():
-        url = None
-        with suppress(CorruptFile, UnreadableFile):
-            url = remote_base(dataset, Manifest.load(dataset))
-        if url is None:
-            return run.check(dataset)
-        with tempfile.TemporaryDirectory(prefix="packtrain-verify-") as name:
-            for file in (MANIFEST, PLAN, REJECTS, INDEX):
-                # Shards are fetched beside them.
-                Path(name, file).symlink_to(dataset.absolute() / file)
-            return run.fetching(dataset, url, Path(name))
+        return run.check(dataset)
 
 
 @dataclass(frozen=True)
@@ -165,11 +156,17 @@ class _Verifier:
         return replace(found, dataset=dataset, problems=tuple(problems))
 
     def check(self, folder: Path, url: Url | None = None) -> VerifyReport:
-        """Check the dataset in a folder, with the shards there or at `url`."""
+        """Check the dataset in a folder, with the shards there, where the manifest says, or at `url`."""
         try:
             manifest = Manifest.load(folder)
         except (CorruptFile, UnreadableFile) as error:
             return VerifyReport(folder, 0, 0, False, (Problem(MANIFEST, str(error)),))
+        if url is None and (base := remote_base(folder, manifest)) is not None:
+            with tempfile.TemporaryDirectory(prefix="packtrain-verify-") as name:
+                for file in (MANIFEST, PLAN, REJECTS, INDEX):
+                    # Shards are fetched beside them.
+                    Path(name, file).symlink_to(folder.absolute() / file)
+                return self.fetching(folder, base, Path(name))
         problems = [*_check_plan(folder, manifest), *check_file(folder, manifest.rejects_file)]
         wrong_index = _check_index(folder, manifest)
         count, linked = len(manifest.shards), manifest.base is not None
@@ -189,7 +186,7 @@ class _Verifier:
         problems += check_versions(folder, versions)
         records, shards, parts = 0, 0, parts_of(versions)
         for part in parts:
-            with seen_alone(folder, part) as alone:
+            with seen_alone(folder, part, with_shards=url is None) as alone:
                 name = part.name.rpartition("/")[2]
                 journal = None if self.journal is None else self.journal.with_name(f"{self.journal.name}.{name}")
                 place = url if url is None or part.name == BASE else url / part.name

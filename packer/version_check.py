@@ -28,6 +28,7 @@ from packtrain._core.version_files import (
     PINS,
     SEGMENTS,
     SIDES,
+    base_manifest,
     is_dropped,
     version_name,
     version_numbers,
@@ -178,10 +179,11 @@ def orphans_at(url: Url, objects: Objects, folder: Path) -> list[str]:
 
 
 @contextmanager
-def seen_alone(folder: Path, part: Part) -> Iterator[Path]:
+def seen_alone(folder: Path, part: Part, *, with_shards: bool = True) -> Iterator[Path]:
     """Gives a folder in which a segment or layer is a dataset like any other.
 
-    That of the segment in the dataset's own folder is made of links, because its manifest has another name there.
+    That of the segment in the dataset's own folder is made of links, because its manifest has another name there. With
+    `with_shards`, links lead to the shards that lie in other folders of this machine as well.
     """
     place = part.segment.folder(folder)
     if part.name != BASE or place != folder:
@@ -191,6 +193,15 @@ def seen_alone(folder: Path, part: Part) -> Iterator[Path]:
         for entry in os.listdir(folder):
             if entry not in (MANIFEST, VERSIONS, SEGMENTS, LAYERS, DROPPED, SIDES, PINS):
                 Path(name, MANIFEST if entry == BASE_MANIFEST else entry).symlink_to(folder.absolute() / entry)
+        if with_shards:
+            # Whoever checks the manifest says what is wrong with it.
+            with suppress(DatasetError):
+                manifest = base_manifest(folder)
+                for number, shard in enumerate(manifest.shards):
+                    path, link = manifest.shard_path(folder.absolute(), number), Path(name, shard.name)
+                    # A relative path leads elsewhere from here.
+                    if path.exists() and not os.path.lexists(link):
+                        link.symlink_to(path)
         yield Path(name)
 
 

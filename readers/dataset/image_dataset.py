@@ -24,7 +24,7 @@ from packtrain._core.printable import printable
 from packtrain._core.schema import IMAGE, PAIR, Schema
 from packtrain._core.versions import Version, load_version
 from packtrain._storage.location import Location
-from packtrain._storage.remote.urls import Url, place_of
+from packtrain._storage.remote.urls import place_of
 from packtrain._storage.staging.version_documents import VersionDocuments, is_changed
 
 from ..transforms.views import composed
@@ -304,7 +304,7 @@ class VersionPlace:
         location: Where the dataset lies.
         of_store: Makes the samples of a store, with given transforms.
         stage: Where a version is staged to; None to read it where it is.
-        budget: What a version at an address may take there, as it was given; None: all of it is copied.
+        budget: What a version may take there whose shards lie in a store, as it was given; None: all of it is copied.
         io: As it was given.
         check: As it was given.
         split: Names of the sides whose rows are read; None for all rows.
@@ -337,11 +337,13 @@ class VersionDataset(PackedDataset):
     ) -> None:
         self._place = place
         # What is held is released at the end of the function, when the stores hold leases of their own.
-        self._folder, caches, _held = open_version(place.location, place.stage, place.budget, number, check=place.check)
+        self._folder, caches, remote, _held = open_version(
+            place.location, place.stage, place.budget, number, check=place.check
+        )
         version = load_version(self._folder, number if self._folder == place.location else None)
         self.version: Final = version.number
-        sides, copied = place.split, isinstance(place.location, Url)
-        stores = segment_stores(self._folder, version, place.io, place.check, sides or (), copied=copied, caches=caches)
+        sides = place.split
+        stores = segment_stores(self._folder, version, place.io, place.check, sides or (), copied=remote, caches=caches)
         if sides is not None:
             kept: Sequence[Rows | KeptRows | None] = rows_on_sides(self._folder, version, stores, sides)
         else:

@@ -64,15 +64,16 @@ class StoredRows:
         """
         folder = local_path(path)
         if has_versions(folder):
-            return cls.of_version(folder, load_version(folder), io)
+            return cls.of_version(folder, load_version(folder), io, index_only=index_only)
         return cls(os.fspath(folder), [StoredPart(RecordStore(folder, io=io, index_only=index_only))])
 
     @classmethod
-    def of_version(cls, folder: Path, version: Version, io: str = "auto") -> Self:
+    def of_version(cls, folder: Path, version: Version, io: str = "auto", *, index_only: bool = False) -> Self:
         """Opens a version, whose documents need not be written yet if nothing was changed; raises as `open`."""
         if not has_versions(folder):
-            return cls.open(folder, io)
-        return cls.of_segments(folder, version.segments, segment_stores(folder, version, io, check=True), version)
+            return cls.open(folder, io, index_only=index_only)
+        stores = segment_stores(folder, version, io, check=True, index_only=index_only)
+        return cls.of_segments(folder, version.segments, stores, version)
 
     @classmethod
     def of_segments(

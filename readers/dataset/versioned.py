@@ -79,6 +79,7 @@ class SegmentStore(RecordStore):
         sides: Names of the sides whose rows are read; none if all rows are.
         copied: True if the dataset was opened in an object store, and this is a copy of it.
         chunks: The cache that the segment is read from; None: its shards are in its folder.
+        index_only: See `RecordStore`.
 
     Raises:
         CorruptFile: A manifest or an index is damaged, or is not the one that the version names.
@@ -97,12 +98,15 @@ class SegmentStore(RecordStore):
         sides: Sequence[str] = (),
         copied: bool = False,
         chunks: ChunkCache | None = None,
+        index_only: bool = False,
     ) -> None:
-        self._of: Final = (dataset, schema, segment, lease, io, check, split, sides, copied, chunks)
+        self._of: Final = (dataset, schema, segment, lease, io, check, split, sides, copied, chunks, index_only)
         self.side_names = () if split is None else split.names
         manifest = segment_manifest(dataset, segment)
         path = segment.folder(dataset) if chunks is None else chunks.dataset
-        super().__init__(path, io=io, check=check, copied=copied, chunks=chunks, manifest=manifest)
+        super().__init__(
+            path, io=io, check=check, copied=copied, chunks=chunks, manifest=manifest, index_only=index_only
+        )
         self._layers: Final[dict[str, RecordStore]] = {}
         for layer in segment.layers:
             manifest = layer_manifest(dataset, segment, layer)
@@ -194,23 +198,26 @@ def segment_stores(
     *,
     copied: bool = False,
     caches: Mapping[str, ChunkCache] = MappingProxyType({}),
+    index_only: bool = False,
 ) -> list[SegmentStore]:
     """The records of each segment of a version; raises what the class raises, and UsageError if it was dropped."""
     lease = VersionLease(dataset, version.number)
     schema, split = version.schema, version.split
     return [
-        SegmentStore(dataset, schema, segment, lease, io, check, split, sides, copied, caches.get(segment.name))
+        SegmentStore(
+            dataset, schema, segment, lease, io, check, split, sides, copied, caches.get(segment.name), index_only
+        )
         for segment in version.segments
     ]
 
 
-def newest_stores(folder: Path, version: Version) -> list[RecordStore]:
+def newest_stores(folder: Path, version: Version, *, index_only: bool) -> list[RecordStore]:
     """The records of each segment of the newest version of a dataset that may be as it was packed."""
     if not has_versions(folder):
         # Somebody else may be making it one of versions.
         with suppress(UnsupportedVersion):
-            return [RecordStore(folder)]
-    return [*segment_stores(folder, version, "auto", True)]
+            return [RecordStore(folder, index_only=index_only)]
+    return [*segment_stores(folder, version, "auto", True, index_only=index_only)]
 
 
 def rows_on_sides(

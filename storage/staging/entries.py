@@ -138,7 +138,7 @@ def read_entry(root: Root, key: str, name: str) -> Entry:
         links = sum(folder.link_target(shard.name) is not None for shard in manifest.shards)
     except (DatasetError, OSError):
         shards = links = 0
-    provenance = None if stream else read_provenance(folder)
+    provenance = read_provenance(folder)
     leased = is_held(root, key, "lease")
     present = allocated_bytes(folder)
     state: State = "stream" if stream else "partial" if links else "complete"
@@ -148,7 +148,7 @@ def read_entry(root: Root, key: str, name: str) -> Entry:
         id=name,
         key=key,
         path=folder.path,
-        source=read_origin(folder) if stream else None if provenance is None else provenance.source,
+        source=(read_origin(folder) if stream else None) or (None if provenance is None else provenance.source),
         bytes=present,
         reserved=max(0, read_reservation(folder) - present) if stream and leased else 0,
         shards=shards,

@@ -138,7 +138,7 @@ def stage(
             if not is_changed(location, objects):
                 raise
             source_version = SourceVersion.load(location, version, objects)
-            with _held(source_version):
+            with held(source_version):
                 return _stage_version(source_version, options, report, warn)
         if version is not None:
             raise UsageError(f"version={version}: {location} has never been changed, so it has no versions")
@@ -157,7 +157,7 @@ def _stage(source: SourceDataset, options: StageOptions, report: OnStageProgress
     return staged
 
 
-def _held(source: SourceVersion) -> AbstractContextManager[object]:
+def held(source: SourceVersion) -> AbstractContextManager[object]:
     """Keeps a version from being dropped while it is copied from a folder."""
     place = source.location
     return nullcontext() if isinstance(place, Url) else closing(VersionLease(place, source.version.number))

@@ -41,7 +41,7 @@ from ..staging.origin import Origin
 from ..staging.pieces import Journal
 from ..staging.root import Root
 from ..staging.source import SourceDataset
-from ..staging.stager import Staged, find_complete, stage_part
+from ..staging.stager import Staged, find_complete, held, stage_part
 from ..staging.transfer import copy_files
 from ..staging.versions import SourceVersion, VersionPart
 from .chunks import ChunkTable
@@ -268,7 +268,7 @@ class VersionStream:
 
 
 def open_version(
-    location: Url,
+    location: Location,
     options: StageOptions,
     budget: int,
     objects: Objects,
@@ -280,7 +280,7 @@ def open_version(
     """Opens a version of a remote dataset.
 
     Args:
-        location: Address of the dataset.
+        location: Address of the dataset; or its folder, if the shards of some segments are in a store.
         options: As for `open_stream`, as all that follow.
         budget: Bytes that the copies and caches of the version may take together. What copies of layers and of small
             segments leave is shared among caches by the sizes of their segments.
@@ -294,6 +294,13 @@ def open_version(
     """
     require_cache(options)
     source = SourceVersion.load(location, number, objects)
+    with held(source):
+        return _version_of(source, options, budget, fetch_with, check)
+
+
+def _version_of(
+    source: SourceVersion, options: StageOptions, budget: int, fetch_with: str, check: bool
+) -> VersionStream:
     root = Root.make(options.to)
     copies, large = dict[str, Staged](), dict[str, SourceDataset]()
     for part in source.parts():
@@ -306,8 +313,9 @@ def open_version(
     total = sum(wholes.values())
     if room <= 0:
         raise NoRoom(
-            f"the layers and small segments of {location}, which are copied as a whole, take {size(budget - room)}, "
-            f"and all may take {size(budget)}: raise the budget, to {size(budget - room + total)} for all of it"
+            f"the layers and small segments of {source.location}, which are copied as a whole, take "
+            f"{size(budget - room)}, and all may take {size(budget)}: raise the budget, to "
+            f"{size(budget - room + total)} for all of it"
         )
     caches = dict[str, ChunkCache]()
     for name, each in large.items():
@@ -334,5 +342,5 @@ def _large(source: SourceVersion, part: VersionPart, root: Root) -> SourceDatase
     if not part.name.startswith(SEGMENTS) or root.find_entry(part.key) is not None:
         return None
     origin = Origin(part.location, source.objects)
-    manifest = origin.manifest(of_base=part.location == source.location)
-    return SourceDataset.without_plan(origin, manifest) if manifest.bytes > _FEW_CHUNKS * MOST else None
+    found = SourceDataset.without_plan(origin, origin.manifest(of_base=part.location == source.location))
+    return found if found.manifest.bytes > _FEW_CHUNKS * MOST and origin.any_remote(found.files) else None

@@ -4,25 +4,45 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import pickle
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
+from helpers.local_objects import SPEC, STORE
 from helpers.memory import memory_folder
 from helpers.objects.fixtures import Started
 from helpers.shards import Indexed, write_shards
 from helpers.staging.remote import BUCKET, FolderObjects, installed
-from helpers.support import flip, tree
+from helpers.streaming import end_fetchers
+from helpers.support import flip, held, tree
 from typing_extensions import override
 
-from packtrain import StageOptions, index_shards, open_dataset, stage, verify
+from packtrain import (
+    FieldColumn,
+    StageOptions,
+    add_field,
+    drop_rows,
+    index_shards,
+    open_dataset,
+    relabel,
+    split,
+    stage,
+    verify,
+)
+from packtrain._core.index import Index
 from packtrain._core.manifest import Link, Manifest
 from packtrain._packer import shard_check, verifier
+from packtrain._readers.dataset.image_dataset import caches_of, is_remote
+from packtrain._readers.dataset.summary import summarise
 from packtrain._storage import sequential
 from packtrain._storage.remote.objects import Found, Head
 from packtrain._storage.remote.urls import Url
+from packtrain._storage.streams import cutting, opening
 from packtrain.errors import NoRoom, NotThere, OutputConflict, PackError, RemoteError, UsageError
+from packtrain.staging import entries
 
 SETS = f"{BUCKET}/sets"
 
@@ -291,3 +311,69 @@ def test_no_more_is_asked_for_than_ends_and_content(objects: FolderObjects, shar
         assert objects.asked("read_into").count(f"sets/shards/{shard.name}") == ranges + 2
     link = Manifest.load(tmp_path / "out").shards[0].link
     assert link == Link(shards[0].name, shards[0].stat().st_mtime_ns, f'"{shards[0].stat().st_ino}"')
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "drop-rows": lambda dataset: drop_rows(dataset, [1, 6]),
+    "drop-rows --where": lambda dataset: drop_rows(dataset, where="label > 9 or width = 21"),
+    "relabel": lambda dataset: relabel(dataset, listed(dataset, "label", [(2, 7), (5, 0)])),
+    "split": lambda dataset: split(dataset, val="25%"),
+    "add-field": lambda dataset: add_field(
+        dataset,
+        listed(dataset, "note", [(2, "a"), (3, "b")]),
+        [FieldColumn("note", "text", "note", False, optional=True)],
+    ),
+}
+
+
+def listed(dataset: Path, column: str, values: Sequence[tuple[int, object]]) -> Path:
+    """Writes a list that has values for some rows of an index."""
+    index = Index.of(dataset, Manifest.load(dataset))
+    path = dataset.with_suffix(".csv")
+    path.write_text(f"path,{column}\n" + "".join(f"{index.text('path', row)},{value}\n" for row, value in values))
+    return path
+
+
+@pytest.fixture
+def place(objects: FolderObjects, memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for caches, in which a few records make a chunk."""
+    monkeypatch.setenv(STORE, str(objects.folder))
+    monkeypatch.setattr(cutting, "ENOUGH", 1_500)
+    monkeypatch.setattr(cutting, "MOST", 2_048)
+    monkeypatch.setattr(opening, "MOST", 2_048)
+    for function in (opening.open_stream, opening.open_version):
+        monkeypatch.setattr(opening, function.__name__, partial(function, fetch_with=SPEC))
+    yield memory_path
+    end_fetchers(memory_path)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_index_serves_what_that_of_the_same_shards_on_a_disk_does(
+    objects: FolderObjects, shards: list[Path], tmp_path: Path, place: Path, change: str
+) -> None:
+    out, local = tmp_path / "out", tmp_path / "local"
+    index_shards(f"{SETS}/shards", out)
+    index_shards(shards, local)
+    before = open_dataset(out, stage=place, budget="50MiB")
+    for dataset in (out, local):
+        CHANGES[change](dataset)
+    found = verify(out, decode_images=True)
+    assert found.problems == () and replace(found, dataset=local) == verify(local, decode_images=True)
+    there, here = summarise(out), summarise(local)
+    assert replace(there, dataset=local, manifest=here.manifest) == here
+    assert there.manifest.classes == here.manifest.classes
+    read, cached = open_dataset(local), open_dataset(out, stage=place, budget="50MiB")
+    assert held(cached) == held(read)
+    assert cached.targets.tolist() == read.targets.tolist()
+    assert is_remote(cached)
+    assert [cache.entry for cache in caches_of(cached)] == [cache.entry for cache in caches_of(before)], "it is shared"
+    assert held(pickle.loads(pickle.dumps(cached))) == held(read)
+    for budget in (None, "50MiB"):
+        with pytest.raises(UsageError, match=rf"out has its shards in {SETS}/shards: .* stage="):
+            open_dataset(out, budget=budget)
+    with pytest.raises(UsageError, match="local is on this machine, and only"):
+        open_dataset(local, stage=place, budget="50MiB")
+    assert {entry.source for entry in entries(place)} >= {out, Url.parse(f"{SETS}/shards")}
+    stage(out, place).lease.close()
+    copied = open_dataset(out, stage=place, budget="50MiB")
+    assert is_remote(copied) and not caches_of(copied) and held(copied) == held(read)
