@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from functools import partial
@@ -20,7 +21,7 @@ from packtrain._core.problems import reading
 from packtrain._core.schema import IMAGE, LABEL
 from packtrain._core.version_files import BASE_MANIFEST, DROPPED, SEGMENTS, has_versions, version_name
 from packtrain._core.version_schema import PartSchema, merged, part_schema
-from packtrain._core.versions import Change, DroppedRows, Segment, Version, require_rows
+from packtrain._core.versions import Change, DroppedRows, Segment, Version, require_rows, segment_manifest
 from packtrain._readers.dataset.chosen import chosen_rows
 from packtrain._readers.dataset.kept import KeptRows, dropped_rows
 from packtrain._readers.dataset.stored_rows import StoredRows
@@ -145,8 +146,10 @@ def append(
     workers = whole("num_workers", num_workers, 1)
     listed = place_of("source", source)
     with workplace_at(place_of("dataset", dataset)) as place:
-        with place.held(dry_run=dry_run) as newest:
+        with place.held(dry_run=True) as newest:
             like = options_like(place, newest)
+        # Not before it is known that samples can be appended.
+        newest = place.begin(dry_run=dry_run)
         if isinstance(listed, Path) and is_dataset(listed):
             # It says itself what its rows are; whether they fit is seen as the version is made.
             like = replace(like, columns=None, classes=None, labels=LabelSpec())
@@ -311,6 +314,21 @@ def _without(folder: Path, segment: Segment, rows: npt.NDArray[np.int64]) -> Seg
     return replace(segment, dropped=DroppedRows(column.name, column.bytes, column.crc32c, len(rows)))
 
 
+def require_own_shards(place: Workplace, segments: Sequence[Segment]) -> None:
+    """Refuses to copy records of an index.
+
+    Raises:
+        UsageError: The shards of one of these segments lie elsewhere.
+    """
+    if any(segment_manifest(place.folder, segment).base is not None for segment in segments):
+        copy = f"packtrain stage {shlex.quote(str(place.address))} --to DIR"
+        raise UsageError(
+            f"{place.address} holds an index of shards that lie elsewhere, which stay as they are: `packtrain "
+            f"drop-rows` leaves rows out. For a dataset with records of its own, copy it (`{copy}`), and pack the copy "
+            "(`packtrain pack COPY OUT`)"
+        )
+
+
 def options_like(place: Workplace, version: Version) -> PackOptions:
     """Options by which more samples are stored as the first ones of a version are."""
     first = version.segments[0]
@@ -321,9 +339,12 @@ def options_like(place: Workplace, version: Version) -> PackOptions:
         with reading(folder / PLAN):
             plan = Plan.load(folder)
     except OutputConflict as error:
-        raise UsageError(
-            f"{place.address} holds an index of shards that lie elsewhere: `packtrain index --update` adds some"
-        ) from error
+        how = (
+            "index all shards into another folder"
+            if has_versions(place.folder)
+            else "`packtrain index --update` adds some"
+        )
+        raise UsageError(f"{place.address} holds an index of shards that lie elsewhere: {how}") from error
     if plan.columns is not None:
         named = {column.field: column for column in plan.columns}
         fields = [field for field in schema.others if field.name in named]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from packtrain._core.arguments import checks_names, flag, function, whole
-from packtrain._core.errors import OutputConflict, UsageError
+from packtrain._core.errors import OutputConflict
 from packtrain._core.manifest import FieldInfo
 from packtrain._core.sizes import byte_count
 from packtrain._core.version_files import SEGMENTS, require_no_links
@@ -22,7 +22,7 @@ from packtrain._readers.dataset.versioned import SegmentStore
 from packtrain._storage.remote.urls import place_of
 from packtrain._storage.staging.locks import VersionLease
 
-from .changing import ChangeReport, options_like, segment_of, would_be
+from .changing import ChangeReport, options_like, require_own_shards, segment_of, would_be
 from .dataset_rows import DatasetRows, digest_of
 from .layers import next_version
 from .object_workplace import workplace_at
@@ -179,10 +179,7 @@ class _Joined:
     def of(cls, place: Workplace, version: Version, run: Sequence[Segment], lease: VersionLease | None) -> Self:
         """The segment that takes the place of these of a version."""
         folder = place.folder
-        if any(segment_manifest(folder, segment).base is not None for segment in run):
-            raise UsageError(
-                f"{place.address} holds an index of shards that lie elsewhere, and cannot be written again"
-            )
+        require_own_shards(place, run)
         schema = version_schema(folder, run).schema
         stores = [SegmentStore(folder, schema, segment, lease, "pread", True) for segment in run]
         stored = StoredRows.of_segments(folder, run, stores)

@@ -35,7 +35,7 @@ from packtrain._storage.location import Location
 from packtrain._storage.remote.urls import place_of
 from packtrain._storage.staging.locks import VersionLease, lease_on
 
-from .changing import ChangeReport
+from .changing import ChangeReport, require_own_shards
 from .dataset_rows import require_outside
 from .merge_output import MergeOutput, merge_output
 from .object_workplace import workplace_at
@@ -304,8 +304,7 @@ def _parts_of(place: Workplace, segment: Segment, number: int, taken: set[str]) 
 
     folder = place.folder
     manifest = segment_manifest(folder, segment)
-    if manifest.base is not None:
-        raise UsageError(f"{place.address} holds an index of shards that lie elsewhere, and cannot be copied")
+    require_own_shards(place, [segment])
     path = segment_manifest_path(folder, segment)
     own = "" if path.parent == folder else f"{path.parent.relative_to(folder)}/"
     # As `append` would call it, which so finds that it is there.

@@ -19,7 +19,7 @@ from packtrain._core.version_files import DROPPED, SEGMENTS, has_versions, is_dr
 from packtrain._core.versions import Change, Segment, Version, load_version
 from packtrain._storage.remote.urls import place_of
 
-from .changing import ChangeReport, by_segment, rows_to_drop, without_rows, would_be
+from .changing import ChangeReport, by_segment, require_own_shards, rows_to_drop, without_rows, would_be
 from .joining import Progress, rewrite, segment_bytes
 from .object_workplace import workplace_at
 from .removing import drop_versions, remove_unneeded, sole_user
@@ -54,7 +54,8 @@ def purge(
         on_progress: Called as by `packtrain.pack`, for each segment.
 
     Raises:
-        UsageError: A row is outside the dataset, none would be left, or there is nothing to remove.
+        UsageError: A row is outside the dataset, none would be left, or there is nothing to remove; or the dataset is
+            an index of shards that lie elsewhere.
         OutputConflict: A version that would be dropped is open in a process, or another dataset needs it; the message
             says who. Nothing was changed then, unless it says so.
         PacktrainError: What `packtrain.pack` raises.
@@ -63,6 +64,11 @@ def purge(
     function("on_progress", on_progress)
     flag("dry_run", dry_run)
     with workplace_at(place_of("dataset", dataset)) as place, file_errors(place.folder):
+        newest = place.begin(dry_run=True)
+        with _unless_changed(place, newest):
+            place.bring_manifests(newest)
+            # Before it is made a dataset of versions.
+            require_own_shards(place, newest.segments)
         newest = place.begin(dry_run=dry_run)
         with _unless_changed(place, newest):
             place.bring_manifests(newest)

@@ -24,9 +24,13 @@ from packtrain import (
     FieldColumn,
     StageOptions,
     add_field,
+    append,
+    compact,
     drop_rows,
     index_shards,
+    merge_datasets,
     open_dataset,
+    purge,
     relabel,
     split,
     stage,
@@ -377,3 +381,24 @@ def test_a_changed_index_serves_what_that_of_the_same_shards_on_a_disk_does(
     stage(out, place).lease.close()
     copied = open_dataset(out, stage=place, budget="50MiB")
     assert is_remote(copied) and not caches_of(copied) and held(copied) == held(read)
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_what_would_copy_records_of_an_index_is_refused_before_anything_is_written(
+    objects: FolderObjects, shards: list[Path], tmp_path: Path, changed: bool
+) -> None:
+    out, more = tmp_path / "out", tmp_path / "more.txt"
+    index_shards(f"{SETS}/shards", out)
+    more.write_text("1.jpg 1\n")
+    if changed:
+        drop_rows(out, [0])
+    before = tree(tmp_path)
+    how = r"`packtrain stage .*out --to DIR`\), and pack the copy"
+    with pytest.raises(UsageError, match=how):
+        purge(out, [1])
+    with pytest.raises(UsageError, match=how):
+        merge_datasets([out, out], tmp_path / "merged")
+    with pytest.raises(UsageError, match="index all shards" if changed else "`packtrain index --update` adds"):
+        append(out, more)
+    assert not compact(out).joined
+    assert tree(tmp_path) == before
