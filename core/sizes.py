@@ -35,13 +35,13 @@ def parse_bytes(name: str, text: str) -> int:
     return int(float(found[1]) * (1024 ** " KMGT".index(unit) if found[3] else _UNITS[unit]))
 
 
-def byte_count(name: str, value: int | str) -> int:
+def byte_count(name: str, value: int | str, least: int = 1) -> int:
     """Checks a number of bytes, or reads a text that says one, see `parse_bytes`.
 
     Raises:
         UsageError: It is something else.
     """
-    return whole(name, parse_bytes(name, value) if isinstance(value, str) else value, 1, MOST)
+    return whole(name, parse_bytes(name, value) if isinstance(value, str) else value, least, MOST)
 
 
 def duration(seconds: float) -> str:

@@ -194,7 +194,9 @@ def make_room(
         known, system = scan(root), FileSystem.inspect(root.parent)
         used, freed = sum(entry.bytes for entry in known), 0
         promised = sum(entry.reserved for entry in known if entry.key != key)
-        measured = partial(capacity, budget=options.budget, promised=promised, reserve=options.reserve, need=need)
+        measured = partial(
+            capacity, budget=options.budget_bytes, promised=promised, reserve=options.reserve_bytes, need=need
+        )
         now = then = measured(system, used=used)
         if now.bytes >= need:
             return now

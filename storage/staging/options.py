@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from packtrain._core.arguments import checks_names, flag, number, path_of, whole
 from packtrain._core.errors import UsageError
+from packtrain._core.sizes import byte_count
 
 from .root import SHM
 
@@ -25,32 +26,36 @@ class StageOptions:
     Attributes:
         to: Folder that holds this user's staged copies, as a text or path. It must be on this machine, not on a network
             file system.
-        budget: Maximum number of bytes that all copies in `to` may take together; None for no limit other than the
-            available space.
-        reserve: Bytes to leave free, for example for the shared memory of loaders; None for a sixteenth of the file
-            system, at most 2 GiB.
+        budget: Maximum number of bytes that all copies in `to` may take together, as a number or a text such as
+            ``"200GiB"``; None for no limit other than the available space.
+        reserve: Bytes to leave free, for example for the shared memory of loaders, as `budget`; None for a sixteenth of
+            the file system, at most 2 GiB.
         grace: Seconds during which the copy is safe from eviction even if nobody reads it; at most ten years.
         partial: If the dataset does not fit, copy the shards that fit; readers take the others from the source.
         warm: Also read a copy on a disk into the page cache.
         threads: Number of threads that copy; None: 8 from a disk, 16 from an object store.
+        budget_bytes: `budget` in bytes.
+        reserve_bytes: `reserve` in bytes.
 
     Raises:
         UsageError: A value is of the wrong type, or out of range.
     """
 
     to: str | os.PathLike[str] = SHM
-    budget: int | None = None
-    reserve: int | None = None
+    budget: int | str | None = None
+    reserve: int | str | None = None
     grace: float = 0
     partial: bool = False
     warm: bool = False
     threads: int | None = None
+    budget_bytes: int | None = field(init=False, repr=False)
+    reserve_bytes: int | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         path_of("to", self.to)
         for name in ("budget", "reserve"):
-            if (size := getattr(self, name)) is not None:
-                whole(name, size, 0)
+            given = getattr(self, name)
+            object.__setattr__(self, f"{name}_bytes", None if given is None else byte_count(name, given, 0))
         number("grace", self.grace, 0, _MOST_GRACE, "0 seconds to ten years")
         for name in ("partial", "warm"):
             flag(name, getattr(self, name))

@@ -20,7 +20,8 @@ from packtrain.errors import NoRoom, StagingError, UsageError
         ("to", ""),
         ("to", None),
         ("budget", -1),
-        ("budget", "10GiB"),
+        ("budget", "much"),
+        ("budget", "-1GiB"),
         ("budget", True),
         ("budget", 1.5),
         ("reserve", -1),
@@ -40,6 +41,14 @@ from packtrain.errors import NoRoom, StagingError, UsageError
 def test_options_are_checked(name: str, value: Any) -> None:
     with pytest.raises(UsageError, match=rf"^{name}={re.escape(repr(value))}: expected "):
         StageOptions(**{name: value})
+
+
+def test_sizes_may_be_texts(datasets: tuple[Path, ...], place: Path) -> None:
+    options = StageOptions(place, budget="9KiB", reserve="1.5 GB")
+    assert (options.budget_bytes, options.reserve_bytes) == (9216, 1_500_000_000)
+    assert (StageOptions().budget_bytes, StageOptions(reserve="0").reserve_bytes) == (None, 0)
+    with pytest.raises(NoRoom, match=r"the budget of 9.0 KiB has only"):
+        stage(datasets[0], options)
 
 
 @pytest.mark.parametrize("kind", [str, Path])
