@@ -33,8 +33,8 @@ from .transfer import copy_files
 _DATA: Final = "data"
 _POLL_SECONDS: Final = 0.1
 _STREAM: Final = (
-    "train from the object store through a cache of a size that fits: `open_dataset(url, stage=, budget=)`. A part of "
-    "a dataset cannot be staged from there, because nothing can be linked to an object"
+    "train from the object store through a cache of a size that fits: `open_dataset(url, stage=, budget=)`. Copies of "
+    "a dataset in a store are never partial (`partial`), because nothing can be linked to an object"
 )
 
 
@@ -126,8 +126,8 @@ def _reserve(
         try:
             room = make_room(root, source.key, need - present, options, checks, all_or_nothing=whole)
         except NoRoom as error:
-            streamed = isinstance(source.location, Url) or options.partial
-            raise NoRoom(f"{what}, but {error}; or {_STREAM if streamed else 'stage what fits (`partial`)'}") from None
+            instead = "stage what fits (`partial`)" if can_link(source) else _STREAM
+            raise NoRoom(f"{what}, but {error}; or {instead}") from None
         files = list(_leading(missing, room.bytes + present - overhead))
         if entry is None and len(files) < sum(file.shard is None for file in missing):
             raise NoRoom(f"{what}, but not even its index fits: {room.message}")

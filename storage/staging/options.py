@@ -31,7 +31,8 @@ class StageOptions:
         reserve: Bytes to leave free, for example for the shared memory of loaders, as `budget`; None for a sixteenth of
             the file system, at most 2 GiB.
         grace: Seconds during which the copy is safe from eviction even if nobody reads it; at most ten years.
-        partial: If the dataset does not fit, copy the shards that fit; readers take the others from the source.
+        partial: If the dataset does not fit, copy the shards that fit; readers take the others from the source. Copies
+            of a dataset in an object store are never partial.
         warm: Also read a copy on a disk into the page cache.
         threads: Number of threads that copy; None: 8 from a disk, 16 from an object store.
         budget_bytes: `budget` in bytes.

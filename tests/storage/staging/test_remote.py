@@ -236,7 +236,7 @@ class TestRefused:
         """Nothing can be linked to an object."""
         whole = staged(url, place)
         (entry,) = evict(place, [whole.name])
-        with pytest.raises(NoRoom, match=r"open_dataset\(url, stage=, budget=\)"):
+        with pytest.raises(NoRoom, match=r"open_dataset\(url, stage=, budget=\)`. .* in a store are never partial"):
             stage(url, StageOptions(to=place, budget=entry.bytes - 4096, partial=partial))
         assert_same(staged(url, place, budget=entry.bytes + SLACK, partial=True), objects.path(url))
 
