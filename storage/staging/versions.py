@@ -116,8 +116,12 @@ class SourceVersion:
     def parts(self) -> Iterator[VersionPart]:
         """Its segments and layers."""
         for segment in self.version.segments:
-            place = f"{SEGMENTS}/{segment.name}"
-            own = self.location if segment.name == BASE else self.location / place
+            place, own = f"{SEGMENTS}/{segment.name}", self.location
+            if isinstance(own, Path):
+                # It may itself be a staged copy, in which all segments lie beside each other.
+                own = segment.folder(own)
+            elif segment.name != BASE:
+                own = own / place
             yield VersionPart(place, own, segment.manifest, segment.records)
             for layer in segment.layers:
                 place = f"{LAYERS}/{layer.name}"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 from helpers.staging.laws import assert_same, assert_tidy, packed_pictures, root_of
-from helpers.support import flip, packed, tree
+from helpers.support import flip, held, packed, tree
 
-from packtrain import StageOptions, stage
+from packtrain import StageOptions, drop_rows, open_dataset, stage
 from packtrain._readers.dataset.store import RecordStore
 from packtrain.errors import CorruptFile, NoRoom, NotADataset, PacktrainError, SourceChanged, StagingError
 from packtrain.staging import StageProgress, entries, evict, lease_on
@@ -50,6 +50,13 @@ class TestCopy:
         assert_same(second.path, dataset)
         # Its origin is the dataset, so it can be repaired even after the copy that it was made from is evicted.
         assert {entry.source for entry in (*entries(place), *entries(tmp_path))} == {dataset}
+
+    def test_so_can_one_of_a_changed_dataset(self, dataset: Path, place: Path, tmp_path: Path) -> None:
+        changed = Path(shutil.copytree(dataset, tmp_path / "changed"))
+        drop_rows(changed, [1])
+        first = stage(changed, StageOptions(to=tmp_path))
+        second = stage(first.path, StageOptions(to=place))
+        assert held(open_dataset(second.path)) == held(open_dataset(changed))
 
     def test_relative_paths_and_links_lead_to_the_source(
         self, dataset: Path, place: Path, monkeypatch: pytest.MonkeyPatch
