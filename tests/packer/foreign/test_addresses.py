@@ -381,8 +381,9 @@ def test_a_changed_index_serves_what_that_of_the_same_shards_on_a_disk_does(
         open_dataset(local, stage=place, budget="50MiB")
     assert {entry.source for entry in entries(place)} >= {out, Url.parse(f"{SETS}/shards")}
     stage(out, place).lease.close()
-    copied = open_dataset(out, stage=place, budget="50MiB")
-    assert is_remote(copied) and not caches_of(copied) and held(copied) == held(read)
+    for budget in (None, "50MiB"):
+        copied = open_dataset(out, stage=place, budget=budget)
+        assert is_remote(copied) and not caches_of(copied) and held(copied) == held(read)
 
 
 @pytest.mark.parametrize("changed", [False, True])
