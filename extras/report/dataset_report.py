@@ -22,7 +22,6 @@ from packtrain._packer.engine import run_tasks
 from packtrain._packer.rejects import read_rejects
 from packtrain._readers.dataset.stored_rows import StoredRows
 from packtrain._readers.dataset.summary import summary_of
-from packtrain._storage.location import remote_base
 
 from .alike import Numbers, groups_of_alikes, groups_of_equals
 from .figures import (
@@ -142,10 +141,6 @@ class _Part:
             raise UsageError(f"{self.name} has no images, and a report is about images")
         self.image: Final = field.store
         for store in self.stored.stores:
-            if remote_base(store.path, store.manifest) is not None:
-                raise UsageError(
-                    f"the shards of {self.name} lie in an object store: copy it with `packtrain stage` first"
-                )
             store.index.check_all()
         self.rows: Final = np.arange(len(self.stored)) if where is None else self.stored.where(where)
         if not len(self.rows):
