@@ -137,6 +137,11 @@ class ColumnInfo(FileInfo):
     dtype: DType
     shape: tuple[Count, ...]
 
+    @property
+    def file(self) -> str:
+        """Name of its file in the dataset's folder."""
+        return f"{INDEX}/{self.name}.npy"
+
 
 @dataclass(frozen=True)
 class Manifest:

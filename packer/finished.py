@@ -6,7 +6,7 @@ import numpy as np
 
 from packtrain._core.errors import CorruptFile, OutputConflict
 from packtrain._core.index import Index
-from packtrain._core.manifest import INDEX, MANIFEST, PLAN, Manifest, ShardInfo, holds
+from packtrain._core.manifest import MANIFEST, PLAN, Manifest, ShardInfo, holds
 
 from .columns import ShardColumns
 from .listing import Listing, Reject
@@ -88,13 +88,13 @@ def require_as_merged(output: Output, info: ShardInfo) -> None:
 def _require_index(output: Output, manifest: Manifest) -> None:
     """Looks for the files of the index, without which a dataset is not complete."""
     for column in manifest.columns:
-        name = f"{INDEX}/{column.name}.npy"
-        path = output.folder / name
+        path = output.folder / column.file
         if not path.exists() or path.stat().st_size != column.bytes:
             raise CorruptFile(
-                f"{output.address / name} is missing, or has another size than was written. Take it from a sound copy; "
-                f"or remove {output.address / MANIFEST} and run the same command again, which packs all shards again",
-                file=name,
+                f"{output.address / column.file} is missing, or has another size than was written. Take it from a "
+                f"sound copy; or remove {output.address / MANIFEST} and run the same command again, which packs all "
+                "shards again",
+                file=column.file,
             )
 
 

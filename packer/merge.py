@@ -29,7 +29,7 @@ from .notes import PARTS, ListFacts, ShardNote, read_note
 from .object_output import output_at
 from .options import reject_limit
 from .output import Output
-from .pack_run import PackReport, dataset_report
+from .pack_run import PackReport, pack_report
 from .plan import Plan
 from .publishing import collecting, write_dataset
 from .rejects import RejectGuard
@@ -145,7 +145,7 @@ def finish(output: Output, plan: Plan, *, complete_before: bool) -> PackReport:
         remove_notes(folder)
     remove_leftovers(folder)
     output.finish()
-    return dataset_report(output, manifest, complete_before=complete_before)
+    return pack_report(output, manifest, complete_before=complete_before)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from packtrain._core.arguments import checks_names, flag, function, items
 from packtrain._core.document import MOST_BYTES, read_document
 from packtrain._core.errors import CorruptFile, OutputConflict, UsageError
-from packtrain._core.manifest import INDEX, MANIFEST, PLAN, FileInfo, Manifest
+from packtrain._core.manifest import MANIFEST, PLAN, FileInfo, Manifest
 from packtrain._core.opening import read_regular
 from packtrain._core.problems import reading
 from packtrain._core.version_files import BASE, LAYERS, SEGMENTS, has_versions, is_root, version_name
@@ -145,7 +145,7 @@ class _Part:
         for file in self.manifest.files():
             yield file.name, file
         for column in self.manifest.columns:
-            yield f"{INDEX}/{column.name}.npy", column
+            yield column.file, column
 
     def is_in(self, output: MergeOutput) -> bool:
         """True if all of it is there; its manifest comes last."""

@@ -28,7 +28,7 @@ from packtrain._core.errors import (
     UsageError,
 )
 from packtrain._core.files import make_folder, write_file
-from packtrain._core.manifest import INDEX, MANIFEST, PLAN, VERSIONS, Manifest
+from packtrain._core.manifest import MANIFEST, PLAN, VERSIONS, Manifest
 from packtrain._core.overriding import override
 from packtrain._core.version_files import (
     BASE,
@@ -183,7 +183,7 @@ class ObjectWorkplace(Workplace):
         names = list[str]()
         for segment in version.segments:
             for place, manifest in self._parts(segment):
-                names += (f"{place}{INDEX}/{column.name}.npy" for column in manifest.columns)
+                names += (f"{place}{column.file}" for column in manifest.columns)
         self.bring(names)
 
     def _parts(self, segment: Segment) -> Iterator[tuple[str, Manifest]]:

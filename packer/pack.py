@@ -33,7 +33,7 @@ from .notes import PARTS, note_path, read_facts, without_note
 from .object_output import output_at
 from .options import PackOptions, reject_limit
 from .output import Output, require_usable
-from .pack_run import PackProgress, PackReport, Run, dataset_report
+from .pack_run import PackProgress, PackReport, Run, pack_report
 from .parts import Part
 from .plan import Plan
 from .planning import outline_plan, plan_shards
@@ -349,7 +349,7 @@ def _pack_all(run: Run) -> PackReport:
     remarks = run.pack(missing)
     manifest = merge_notes(output, plan, run.images)
     output.finish()
-    report = dataset_report(output, manifest, packed=len(missing))
+    report = pack_report(output, manifest, packed=len(missing))
     return replace(report, remarks=dict(remarks.most_common()))
 
 

@@ -191,7 +191,7 @@ class PackReport:
     classes: tuple[str, ...] | None = None
 
 
-def dataset_report(output: Output, manifest: Manifest, *, packed: int = 0, complete_before: bool = False) -> PackReport:
+def pack_report(output: Output, manifest: Manifest, *, packed: int = 0, complete_before: bool = False) -> PackReport:
     """Report on a finished dataset."""
     return PackReport(
         dataset=output.address,

@@ -32,7 +32,7 @@ from .merge import merge_notes
 from .notes import ListFacts, NoteFacts, ShardNote, make_parts
 from .options import PackOptions, reject_limit
 from .output import Output, require_usable
-from .pack_run import PackProgress, PackReport, dataset_report
+from .pack_run import PackProgress, PackReport, pack_report
 from .plan import Plan, PlannedShard
 from .planning import planned_columns, require_records, written_by
 from .publishing import building
@@ -105,7 +105,7 @@ class Stream:
             with building(place, b"") as folder:
                 manifest, remarks = self._pack(folder)
                 _rename(folder, place)
-        report = dataset_report(Output(out), manifest, packed=len(manifest.shards))
+        report = pack_report(Output(out), manifest, packed=len(manifest.shards))
         return replace(report, remarks=dict(remarks.most_common()))
 
     def _pack(self, folder: Path) -> tuple[Manifest, Counter[str]]:

@@ -231,9 +231,7 @@ def _check_plan(folder: Path, manifest: Manifest) -> Iterator[Problem]:
 
 
 def _check_index(folder: Path, manifest: Manifest) -> list[Problem]:
-    found = [
-        problem for column in manifest.columns for problem in check_file(folder, column, f"{INDEX}/{column.name}.npy")
-    ]
+    found = [problem for column in manifest.columns for problem in check_file(folder, column, column.file)]
     if not found:
         try:
             index = Index.of(folder, manifest)

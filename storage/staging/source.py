@@ -12,7 +12,7 @@ from typing import Final, Self
 from crc32c import crc32c
 
 from packtrain._core.errors import UnsupportedVersion
-from packtrain._core.manifest import INDEX, PLAN, Manifest
+from packtrain._core.manifest import PLAN, Manifest
 from packtrain._core.version_files import LAYERS, SEGMENTS
 
 from ..location import Location, elsewhere
@@ -117,7 +117,7 @@ def _files(manifest: Manifest) -> Iterator[SourceFile]:
     rejects = manifest.rejects_file
     yield SourceFile(rejects.name, rejects.bytes, rejects.crc32c)
     for column in manifest.columns:
-        yield SourceFile(f"{INDEX}/{column.name}.npy", column.bytes, column.crc32c)
+        yield SourceFile(column.file, column.bytes, column.crc32c)
     for number, shard in enumerate(manifest.shards):
         yield SourceFile(shard.name, shard.bytes, shard.crc32c, number, elsewhere(manifest, number))
         for info in shard.sidecars:

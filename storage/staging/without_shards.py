@@ -8,7 +8,7 @@ from pathlib import Path
 
 from packtrain._core.errors import DatasetError, StagingError, UnsupportedVersion, UsageError
 from packtrain._core.files import file_errors
-from packtrain._core.manifest import INDEX, MANIFEST, PLAN, REJECTS, Manifest
+from packtrain._core.manifest import MANIFEST, PLAN, REJECTS, Manifest
 from packtrain._core.version_files import BASE, BASE_MANIFEST, LAYERS, SEGMENTS, mark_name, version_name
 from packtrain._core.versions import Version, load_version
 
@@ -79,7 +79,7 @@ def _parts(version: Version) -> Iterator[str]:
 
 
 def _names(manifest: Manifest) -> list[str]:
-    return [PLAN, REJECTS, *(f"{INDEX}/{column.name}.npy" for column in manifest.columns)]
+    return [PLAN, REJECTS, *(column.file for column in manifest.columns)]
 
 
 def _fetch(url: Url, objects: Objects, folder: Path, names: Iterable[str]) -> None:
