@@ -68,7 +68,7 @@ def merged(parts: Sequence[PartSchema]) -> PartSchema:
 
 
 def differing(one: Field, other: Field) -> str:
-    """The property in which fields of two segments differ, so that they are not the same field of a version, or ""."""
+    """The property in which fields of two datasets or segments differ, so that they are not one field, or ""."""
     keys = ("kind", "dtype", "shape", "classes")
     return next((key for key in keys if getattr(one, key) != getattr(other, key)), "")
 

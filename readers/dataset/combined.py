@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from packtrain._core.errors import UsageError
-from packtrain._core.schema import LABEL, PAIR, Schema
+from packtrain._core.schema import LABEL, PAIR
+from packtrain._core.version_schema import differing
 
 from .samples import Samples
 from .store import Store
@@ -93,13 +94,10 @@ def _check_same_fields(parts: Sequence[Samples]) -> None:
         if part.fields != first.fields:
             ours, theirs = (found.fields or "(image, label)" for found in (first, part))
             raise UsageError(f"the samples of the datasets have different fields: {ours} and {theirs}")
-        for name in first.fields or ():
-            one, other = (_meaning(found.schema, name) for found in (first, part))
-            if one != other:
-                raise UsageError(f"field {name} differs between the datasets: {one} and {other}")
-
-
-def _meaning(schema: Schema, name: str) -> dict[str, Any]:
-    """Return the properties of a field that all datasets must share; how images are stored may differ."""
-    field = next((field for field in schema.fields if field.name == name), None)
-    return {} if field is None else {key: getattr(field, key) for key in ("kind", "dtype", "shape", "classes")}
+        for field in first.schema.fields:
+            if field.name in (first.fields or ()) and (key := differing(field, part.schema[field.name])):
+                one, other = (getattr(found.schema[field.name], key) for found in (first, part))
+                raise UsageError(
+                    f"field {field.name}: {key} is {one!r} in {first.stores[0].name}, but {other!r} in "
+                    f"{part.stores[0].name}"
+                )
