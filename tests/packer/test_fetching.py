@@ -9,7 +9,7 @@ from packtrain._packer import fetching
 from packtrain._packer.fetching import ObjectsAhead
 from packtrain._packer.lists.reader import read_list
 from packtrain._storage.remote.urls import Url
-from packtrain.errors import ListError, PackError
+from packtrain.errors import ListError, PackError, UsageError
 
 MIB = 1 << 20
 
@@ -58,7 +58,7 @@ def test_a_list_that_does_not_fit_on_the_disk_is_an_error_that_names_the_file(mo
 def test_a_message_about_a_list_gives_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "ObjectStore", lambda: Store(1))
     url = Url("s3", "bucket", "train.json")
-    with pytest.raises(ListError, match=f"^{url} is encoded in UTF-16"), fetching.fetched_list(url) as (path, root):
+    with pytest.raises(UsageError, match=f"^{url} is one JSON document"), fetching.fetched_list(url) as (path, root):
         read_list(path, LabelSpec(), root=root)
 
 
