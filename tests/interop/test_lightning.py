@@ -183,7 +183,10 @@ def step_of(checkpoint: Path) -> int:
 class TestProcesses:
     # A loader that exists before Lightning starts the other processes is theirs, too: started again, or pickled.
     @pytest.mark.complete
-    @pytest.mark.parametrize(("strategy", "given"), [("ddp", "loaders"), ("ddp_spawn", "loaders"), ("ddp", "module")])
+    @pytest.mark.parametrize(
+        ("strategy", "given"),
+        [("ddp", "loaders"), ("ddp_spawn", "loaders"), pytest.param("ddp", "module", marks=pytest.mark.stress)],
+    )
     def test_two_devices_share_each_epoch(self, runs: Any, strategy: str, given: str, tmp_path: Path) -> None:
         script = [sys.executable, "-W", "ignore", runs.__file__, str(tmp_path), strategy, given]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "GLOO_SOCKET_IFNAME": "lo"}
