@@ -41,7 +41,7 @@ _NAMES: Final = {
     READERS: re.compile(rf"[0-9a-f]{{32}}|{re.escape(ENDED)}"),
     TEMPORARY: re.compile(r"cache-\d{6,}\.(?:tar|h5|mdb)(?:\.field)?"),
 }
-"""Packtrain's names of the files in each folder."""
+"""The names that packtrain gives the files in each folder."""
 _MOST_NAMED: Final = 3
 
 

@@ -35,7 +35,7 @@ _LOST_NODES: Final = 10
 _CONNECT_SECONDS: Final = 5.0
 _END_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 5.0
-"""Seconds between questions to Ray about the nodes of the cluster."""
+"""Seconds between two looks at the nodes of the cluster."""
 
 
 @checks_names()

@@ -1,4 +1,4 @@
-"""Draws the side of a split that each row goes to. docs/format-splits.md specifies it for ever.
+"""Decides which side of a split each row goes to. docs/format-splits.md specifies it for ever.
 
 A *group* is all rows that have a key in common, and what is known of a group is the hash of its key. The sides are
 filled one after the other, each from the groups that are still on none, in the order of their hashes.

@@ -184,7 +184,7 @@ def _plain(label: Any) -> Any:
 
 
 def _in_a_child(work: Callable[[], None]) -> bool:
-    """Says if `work` succeeds in a forked process."""
+    """Tells whether `work` succeeds in a forked process."""
     child = os.fork()
     if child == 0:
         status = 1

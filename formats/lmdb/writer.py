@@ -21,7 +21,7 @@ from .reader import LABELS, database, databases, places
 _BATCH_BYTES: Final = 16 * MiB
 _FIRST_MAP_BYTES: Final = 1024 * MiB
 _SAMPLE_BYTES: Final = 1024
-"""Bytes that a sample takes in memory, roughly, apart from its own."""
+"""Bytes of memory that a sample takes, roughly, beside its content."""
 _LEAST_ROOM: Final = MiB // 16
 
 

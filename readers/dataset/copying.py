@@ -132,7 +132,7 @@ class _Parts:
         return places, [part_of[name >> _FILE_BITS].shards.view(name & low) for name in names.tolist()]
 
     def compared(self) -> npt.NDArray[np.bool_]:
-        """The records to compare with their checksums."""
+        """True for records to compare with their checksums."""
         found = np.repeat([part.records.compares for part in self.parts], self.counts)
         for part, mine in self:
             if part.records.sound is not None:

@@ -65,7 +65,7 @@ class KeptRows:
 
 
 def is_kept(dataset: Path, segment: Segment) -> npt.NDArray[np.bool_]:
-    """Says for each row of a segment if a version has it, bool [records]; raises what `dropped_rows` raises."""
+    """Tells for each row of a segment whether a version has it, bool [records]; raises what `dropped_rows` raises."""
     kept = np.ones(segment.records, bool)
     if segment.dropped is not None:
         kept[dropped_rows(dataset, segment.dropped, segment.records)] = False

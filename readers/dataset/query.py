@@ -63,7 +63,7 @@ class Query:
             raise wrong(expression, f"its value is of type {kind}, not true or false: compare it, as in width >= 256")
 
     def matches(self, rows: Rows, numbers: Rows) -> npt.NDArray[np.bool_]:
-        """Says for each of some rows if the filter takes it, bool [n].
+        """Tells for each of some rows whether the filter takes it, bool [n].
 
         Args:
             rows: The rows, int64 [n].

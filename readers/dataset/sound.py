@@ -64,7 +64,7 @@ class SoundRows:
         self._bytes = np.frombuffer(self.bits, np.uint8)
 
     def of(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Says for each of some rows if it has been found sound, bool [any]."""
+        """Tells for each of some rows whether it has been found sound, bool [any]."""
         found: npt.NDArray[np.bool_] = (self._bytes[rows >> 3] & _BITS[rows & 7]) != 0
         return found
 

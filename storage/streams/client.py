@@ -33,7 +33,7 @@ from .policy import Reading
 from .protocol import Ahead, Ask, Fill, Read, State
 
 _MOST_ROUNDS: Final = 5
-"""The most times that a chunk may be missing of which the fetcher says that it is there."""
+"""The most times that a chunk may be missing although the fetcher says that it is there."""
 
 
 class ChunkCache:

@@ -42,7 +42,7 @@ _MAIN: Final = "packtrain._storage.streams.fetcher:main"
 _START_SECONDS: Final = 60.0
 _LOG_SHOWN: Final = 500
 _LOOK_SECONDS: Final = 0.2
-"""Seconds after which who waits is asked to let go of what has gone."""
+"""Seconds after which a waiting client is asked again to let go of chunks that have gone."""
 _PING_SECONDS: Final = 5.0
 _SILENT_SECONDS: Final = 30.0
 """A fetcher that does not even answer a ping for so long hangs."""

@@ -35,7 +35,7 @@ _MORE_IN_FLIGHT: Final = 8
 """Chunks that are fetched in addition if somebody waits for them."""
 _MOST_AHEAD: Final = 1 << 12
 _STUCK_SECONDS: Final = 60.0
-"""Seconds that who waits for a chunk waits for the room of others that went."""
+"""Seconds for which a waiting client waits for the room of chunks that went."""
 _MOST_IN_FLIGHT: Final = 512 << 20
 """Bytes of chunks that are fetched at the same time, unless it is one chunk."""
 _GATHER_SECONDS: Final = 3.0

@@ -41,7 +41,7 @@ def listed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def jpegs(listed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The batches that contestants read at the workload jpeg."""
+    """The data that contestants read at the workload jpeg."""
     folder = tmp_path_factory.mktemp("jpegs") / "data"
     prepare(WORKLOADS["jpeg"], listed, folder, LINES)
     return folder
@@ -146,7 +146,7 @@ def test_both_sides_make_the_same_views(jpegs: Path, side: str, torchvision: Any
 
 @pytest.fixture(scope="module")
 def masked(listed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The batches that contestants read at the benchmark masks."""
+    """The data that contestants read at the benchmark masks."""
     folder = tmp_path_factory.mktemp("masked") / "data"
     masks.prepare(listed, folder, LINES)
     return folder
@@ -184,7 +184,7 @@ def test_both_commands_read_the_shards_that_are_written(listed: Path, tmp_path: 
 
 @pytest.fixture(scope="module")
 def grown(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Samples that the sides of the benchmark growing read back."""
+    """The caches that the sides of the benchmark growing read back."""
     folder = tmp_path_factory.mktemp("grown")
     growing.prepare(folder, 40)
     return folder

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.complete
 
 @pytest.fixture(scope="module")
 def jpegs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The batches that the back ends read."""
+    """The data that the back ends read."""
     images = tmp_path_factory.mktemp("images")
     for number in range(4):
         picture(number, 300, 260).save(images / f"{number}.jpg")

@@ -33,7 +33,7 @@ ROWS = 6
 
 @dataclass(frozen=True)
 class Row:
-    """The samples that a reader must find, learnt without one: from the list, `numpy.load` and the shards' bytes."""
+    """A sample that a reader must find, learnt without one: from the list, `numpy.load` and the shards' bytes."""
 
     number: int
     data: bytes
@@ -77,7 +77,7 @@ class Packed:
 
     @property
     def content(self) -> list[tuple[bytes, int, str]]:
-        """The sample that `read` must give."""
+        """The samples that `read` must give."""
         return [(row.data, row.label, row.name) for row in self.rows]
 
     def read(self, io: str) -> list[tuple[bytes, int, str]]:

@@ -117,7 +117,7 @@ def test_a_complete_pack_is_reported_and_left_alone(job: Job, tmp_path: Path) ->
 # On the command line, many fields would take many options.
 @pytest.mark.parametrize("content", ["images"], indirect=True)
 def test_a_second_packer_is_sent_away(job: Job, tmp_path: Path) -> None:
-    """Draws if it is in the process of the first or in another."""
+    """It may be in the process of the first or in another."""
     job.run(tmp_path / "undisturbed")
     out = tmp_path / "out"
     command = [sys.executable, "-m", "packtrain", "pack", str(job.source), str(out), "--json"]

@@ -289,7 +289,7 @@ class Campaign:
         read(dataset)
 
     def info(self, dataset: Path) -> None:
-        """The output of `packtrain info`."""
+        """Makes what `packtrain info` prints."""
         summary = summarise(dataset)
         lines = [text for _, text in _facts(summary, None)]
         if summary.label_counts is not None:

@@ -41,7 +41,7 @@ def seen(folder: Path) -> dict[str, object]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Files that this user must not lose."""
+    """A folder with files that this user must not lose."""
     home = tmp_path / "home"
     home.mkdir(mode=0o755)
     for name in ("cache-000009.tar", "cache-000009.index.npy", "notes"):

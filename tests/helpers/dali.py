@@ -1,4 +1,4 @@
-"""Says if DALI is there, and runs it in forked processes."""
+"""Tells whether DALI is there, and what forked processes do with it."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def carried_out(torchvision: Any, image: Image.Image, steps: Sequence[Operation]
 
 
 def expected(torchvision: Any, image: Image.Image, steps: Sequence[Operation]) -> torch.Tensor:
-    """Runs a fused transform: uint8 [channels, height, width]."""
+    """The pixels that a fused transform must give: uint8 [channels, height, width]."""
     tensor: torch.Tensor = torchvision.transforms.functional.pil_to_tensor(carried_out(torchvision, image, steps))
     return tensor
 

@@ -95,7 +95,7 @@ class Bench:
         return [json.loads(path.read_text()) for path in sorted((self.work / "results").glob("*.json"))]
 
     def leased(self, user: str | None = None) -> list[bool]:
-        """Says of each of a user's copies if it is in use."""
+        """Tells of each of a user's copies whether it is in use."""
         command = ["packtrain", "staged", "list", "--to", str(self.to), "--json"]
         if user is not None:
             command = ["runuser", "--user", user, "--", *command]

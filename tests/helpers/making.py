@@ -39,7 +39,7 @@ def failing(number: int) -> dict[str, Any]:
 
 
 def of_line(line: str) -> dict[str, Any]:
-    """A line of `image_set`: its image by path."""
+    """Returns the sample of a line of `image_set`, with its image by path."""
     name, label = line.rsplit(" ", 1)
     return {"image": name, "label": int(label)}
 

@@ -13,6 +13,6 @@ def noise(seed: int, width: int, height: int, mode: str = "RGB") -> Image.Image:
 
 
 def assert_same(ours: Image.Image, theirs: Image.Image) -> None:
-    """True if two images have the same mode, size and pixels."""
+    """Asserts that two images have the same mode, size and pixels."""
     assert (ours.mode, ours.size) == (theirs.mode, theirs.size)
     np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs))

@@ -79,7 +79,7 @@ def half(store: Server, listing: Path) -> str:
 
 
 def marker_of(host: str) -> bytes:
-    """The files that a part leaves while it packs a shard on another machine."""
+    """The marker that a part leaves while it packs a shard on another machine."""
     return replace(Marker.mine("part 2/2"), host=host, process=f"{0:012}-1-2").dump()
 
 

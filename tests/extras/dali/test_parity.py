@@ -136,7 +136,7 @@ def test_filters_that_dali_lacks_on_a_gpu_are_named(name: str) -> None:
 
 
 def resized_by_dali(images: Sequence[Undecoded], width: int, height: int) -> torch.Tensor:
-    """Runs the part of the graph that a GPU runs on a CPU: uint8 [images, height, width, 3]."""
+    """Runs on a CPU the part of the graph that is for a GPU: uint8 [images, height, width, 3]."""
     from nvidia.dali import Pipeline, fn, types
 
     pipeline = Pipeline(len(images), 1, None)

@@ -50,7 +50,7 @@ class Site:
             return answer, answer.read()
 
     def json(self, path: str) -> Any:
-        """The settings that an address of the page has."""
+        """The JSON that an address of the page gives."""
         answer, content = self.ask(path)
         assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
         return json.loads(content)

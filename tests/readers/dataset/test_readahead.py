@@ -87,7 +87,7 @@ def in_memory(store: RecordStore) -> dict[str, list[bool]]:
 
 
 def settled(store: RecordStore, wanted: dict[str, list[bool]]) -> dict[str, list[bool]]:
-    """The records that are in memory once reading is over."""
+    """The value of `in_memory` once reading is over."""
     deadline = time.monotonic() + 20
     while (found := in_memory(store)) != wanted and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -137,7 +137,7 @@ class TestVersions:
     def source(
         self, request: pytest.FixtureRequest, changed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> str:
-        """The folder of `changed`."""
+        """The place of `changed`: its folder, or an address."""
         if request.param == "folder":
             return str(changed)
         installed(tmp_path / "store", monkeypatch).path(BUCKET).mkdir(parents=True)

@@ -52,7 +52,7 @@ pytestmark = pytest.mark.usefixtures(posterize_without_bits.__name__)
 
 
 def settings_of(timm: Any, string: str, **more: Any) -> Any:
-    """The transform that timm makes of a string."""
+    """The settings that timm makes of a string."""
     made = timm.data.auto_augment
     function = made.rand_augment_transform if string.startswith("rand") else made.auto_augment_transform
     return function(string, {"translate_const": 100, "img_mean": (124, 116, 104), **more})

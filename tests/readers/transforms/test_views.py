@@ -120,7 +120,7 @@ def test_views_go_where_they_are_wanted(folder: Path) -> None:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Counts what is read and decoded."""
+    """Notes what is read and decoded."""
     found: list[str] = []
 
     def watch(owner: Any, name: str) -> None:
