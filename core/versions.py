@@ -101,7 +101,7 @@ class ManifestInfo:
 
 
 @dataclass(frozen=True)
-class Root:
+class RootDocument:
     """The content of the manifest.json of a dataset of versions.
 
     Attributes:
@@ -234,7 +234,7 @@ class Version:
     """The content of a document of ``versions/``.
 
     Attributes:
-        dataset: As in `Root`.
+        dataset: As in `RootDocument`.
         number: Its number, from 1.
         parent: SHA-256 of the document of the version before; None for the first one.
         writer: A random number of the process that wrote it.
@@ -292,7 +292,7 @@ class Version:
             if len(data) > MOST_VERSION_BYTES:
                 raise ValueError(f"it would have {len(data):,} bytes, and {MOST_VERSION_BYTES:,} are read at most")
             # It stays for ever, and the dataset cannot be opened any more if it is refused.
-            parse_version(data, Path(name), Root(self.dataset, None), self.number)
+            parse_version(data, Path(name), RootDocument(self.dataset, None), self.number)
         except (ValueError, CorruptFile) as error:
             raise UsageError(
                 f"{name} cannot be written, so the dataset stays as it is ({error}): pack it anew with `packtrain pack`"
@@ -374,7 +374,7 @@ def require_rows(records: int) -> None:
         raise UsageError("no row would be left: a version has at least one")
 
 
-def load_root(folder: Path) -> Root:
+def load_root(folder: Path) -> RootDocument:
     """Reads the manifest.json of a dataset of versions.
 
     Raises:
@@ -385,13 +385,13 @@ def load_root(folder: Path) -> Root:
     return parse_root(manifest_bytes(folder), folder / MANIFEST)
 
 
-def parse_root(data: bytes, path: Named) -> Root:
+def parse_root(data: bytes, path: Named) -> RootDocument:
     """Reads and checks the manifest.json of a dataset of versions, whose bytes were read from `path`.
 
     Raises:
         CorruptFile: It is damaged.
     """
-    return parse_document(Root, read_document(data, path, newest=VERSION), path)
+    return parse_document(RootDocument, read_document(data, path, newest=VERSION), path)
 
 
 def load_version(folder: Path, number: int | None = None, *, also_dropped: bool = False) -> Version:
@@ -429,7 +429,7 @@ def _read_version(folder: Path, number: int | None, *, also_dropped: bool = Fals
     return parse_version(data, path, root, chosen), data
 
 
-def parse_version(data: bytes, path: Named, root: Root, number: int) -> Version:
+def parse_version(data: bytes, path: Named, root: RootDocument, number: int) -> Version:
     """Reads and checks the document of a version, whose bytes were read from `path`, which need not be here.
 
     Raises:
@@ -526,10 +526,10 @@ def newest_version(folder: Path) -> Version:
     return load_version(folder) if is_root(data) else first_version(Manifest.parse(data, folder / MANIFEST), data)[1]
 
 
-def first_version(manifest: Manifest, data: bytes) -> tuple[Root, Version]:
+def first_version(manifest: Manifest, data: bytes) -> tuple[RootDocument, Version]:
     """The documents that a packed dataset gets, whose manifest has these bytes."""
     info = ManifestInfo.of(data)
-    root = Root(info.sha256[:32], info)
+    root = RootDocument(info.sha256[:32], info)
     return root, Version(
         dataset=root.dataset,
         number=1,

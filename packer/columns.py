@@ -14,7 +14,7 @@ from packtrain._core.index import ROW_COLUMNS, Index, text_column
 from packtrain._core.schema import Field, Schema
 from packtrain._formats.writing import NewSample, ShardWriter, WrittenShard
 
-from .reordering import Form, Texts, picked_texts
+from .reordering import ColumnType, Texts, picked_texts
 
 PATH: Final = "path"
 """The column of the paths, a text column."""
@@ -91,7 +91,7 @@ class ShardColumns:
 
     def fits(self, schema: Schema, records: int) -> bool:
         """True if these can be the columns of this number of samples."""
-        forms = {name: Form(values.dtype.str, values.shape[1:]) for name, values in self.arrays.items()}
+        forms = {name: ColumnType(values.dtype.str, values.shape[1:]) for name, values in self.arrays.items()}
         return (
             forms == column_forms(schema)
             and all([values.dtype.str for values in each] == ["<i8", "|u1"] for each in self.texts.values())
@@ -186,11 +186,13 @@ class RowWriter:
         self._writer.close()
 
 
-def column_forms(schema: Schema) -> dict[str, Form]:
+def column_forms(schema: Schema) -> dict[str, ColumnType]:
     """Type and shape of the columns that every shard of a dataset contributes."""
-    forms = {"line": Form(ROW_COLUMNS["line"])} | {name: Form(dtype) for name, dtype in schema.columns().items()}
+    forms = {"line": ColumnType(ROW_COLUMNS["line"])} | {
+        name: ColumnType(dtype) for name, dtype in schema.columns().items()
+    }
     if schema.labels.kind != "none":
-        forms["label"] = Form(schema.labels.dtype, schema.labels.shape(0)[1:])
+        forms["label"] = ColumnType(schema.labels.dtype, schema.labels.shape(0)[1:])
     return forms
 
 

@@ -103,7 +103,7 @@ class Raised:
 
 
 @dataclass(frozen=True)
-class Done(Generic[Result]):
+class TaskResult(Generic[Result]):
     """A result, sent from a worker to the parent."""
 
     value: Result
@@ -111,7 +111,7 @@ class Done(Generic[Result]):
 
 def outcome(
     function: Callable[[Task, Callable[[Report], None]], Result], task: Task, report: Callable[[Report], None]
-) -> Done[Result] | Raised:
+) -> TaskResult[Result] | Raised:
     """Runs `function` on a task. Returns what came of it, as it travels to the process that hands out the tasks.
 
     Raises:
@@ -119,7 +119,7 @@ def outcome(
         ConnectionResetError: The same.
     """
     try:
-        return Done(function(task, report))
+        return TaskResult(function(task, report))
     except (BrokenPipeError, ConnectionResetError):
         raise
     except (ShardFailed, MemoryError) as error:
@@ -209,7 +209,7 @@ def _dispatch(pool: list[_Worker], tasks: Iterator[Any], on_progress: Callable[[
                 message = worker.pipe.recv()
             except (EOFError, ConnectionResetError):
                 message = Raised(ShardFailed(worker.replace()), retry=True)
-            if isinstance(message, Done):
+            if isinstance(message, TaskResult):
                 worker.give_next(tasks)
                 yield message.value
             elif isinstance(message, Raised):

@@ -22,7 +22,7 @@ from packtrain._core.versions import (
     MOST_SEGMENTS,
     VERSION,
     Change,
-    Root,
+    RootDocument,
     Segment,
     Split,
     Version,
@@ -118,7 +118,7 @@ def merge_datasets(
 
 
 @dataclass(frozen=True)
-class _Part:
+class _CopiedPart:
     """A segment or a layer that is to be copied.
 
     Attributes:
@@ -177,13 +177,13 @@ class _Merged:
     """
 
     version: Version
-    parts: tuple[_Part, ...]
+    parts: tuple[_CopiedPart, ...]
     columns: dict[str, tuple[Workplace, FileInfo]]
 
     @classmethod
     def of(cls, datasets: Sequence[tuple[Workplace, Version]]) -> _Merged:
         """Returns that of these versions of datasets."""
-        segments, parts, splits = list[Segment](), list[_Part](), list[tuple[Location, Split]]()
+        segments, parts, splits = list[Segment](), list[_CopiedPart](), list[tuple[Location, Split]]()
         columns = dict[str, tuple[Workplace, FileInfo]]()
         schemas, homes, taken = [], dict[str, tuple[int, Location]](), set[str]()
         for number, (place, version) in enumerate(datasets):
@@ -258,7 +258,7 @@ class _Merged:
         """
         path = target / version_name(1)
         dataset = str(read_document(data, path, newest=VERSION).get("dataset"))
-        there = parse_version(data, path, Root(dataset, None), 1)
+        there = parse_version(data, path, RootDocument(dataset, None), 1)
         if (there.segments, there.split) != (self.version.segments, self.version.split):
             raise OutputConflict(f"{target} holds {what}: choose another folder, or remove it")
         return there
@@ -281,7 +281,7 @@ class _Merged:
             with place.file(name) as path:
                 output.copy(path, name, file)
         # Only now there is a dataset.
-        output.write(MANIFEST, Root(there.dataset, None).dump())
+        output.write(MANIFEST, RootDocument(there.dataset, None).dump())
 
 
 def _require_new(segment: Segment, number: int, place: Location, homes: dict[str, tuple[int, Location]]) -> None:
@@ -294,7 +294,7 @@ def _require_new(segment: Segment, number: int, place: Location, homes: dict[str
         )
 
 
-def _parts_of(place: Workplace, segment: Segment, number: int, taken: set[str]) -> list[_Part]:
+def _parts_of(place: Workplace, segment: Segment, number: int, taken: set[str]) -> list[_CopiedPart]:
     """A segment and its layers, to be copied under names that are not taken."""
 
     def free(name: str) -> str:
@@ -309,11 +309,11 @@ def _parts_of(place: Workplace, segment: Segment, number: int, taken: set[str]) 
     own = "" if path.parent == folder else f"{path.parent.relative_to(folder)}/"
     # As `append` would call it, which so finds that it is there.
     name = manifest.plan_sha256[:NAME_DIGITS] if segment.name == BASE else segment.name
-    parts = [_Part(f"{SEGMENTS}/{free(name)}", place, own, manifest, read_regular(path, MOST_BYTES))]
+    parts = [_CopiedPart(f"{SEGMENTS}/{free(name)}", place, own, manifest, read_regular(path, MOST_BYTES))]
     for layer in segment.layers:
         own = f"{LAYERS}/{layer.name}/"
         manifest, path = layer_manifest(folder, segment, layer), folder / own / MANIFEST
-        parts.append(_Part(f"{LAYERS}/{free(layer.name)}", place, own, manifest, read_regular(path, MOST_BYTES)))
+        parts.append(_CopiedPart(f"{LAYERS}/{free(layer.name)}", place, own, manifest, read_regular(path, MOST_BYTES)))
     return parts
 
 

@@ -52,7 +52,7 @@ from packtrain._core.versions import (
 from packtrain._storage.location import Location
 from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.remote.download import download_all
-from packtrain._storage.remote.objects import Found, Objects
+from packtrain._storage.remote.objects import ListedObject, Objects
 from packtrain._storage.remote.urls import Url
 from packtrain._storage.staging.version_documents import VersionDocuments
 
@@ -149,7 +149,7 @@ class ObjectWorkplace(Workplace):
         shutil.rmtree(self.folder / PINS, ignore_errors=True)
         self.bring(f"{PINS}/{found.name}" for found in self._listed(PINS, ".json"))
 
-    def _listed(self, place: str, *ends: str) -> list[Found]:
+    def _listed(self, place: str, *ends: str) -> list[ListedObject]:
         """The files in one of the dataset's folders whose names end like this."""
         # A key may hold anything, and a file of its name must not lie elsewhere.
         return [

@@ -33,7 +33,7 @@ from .notes import PARTS, note_path, read_facts, without_note
 from .object_output import output_at
 from .options import PackOptions, reject_limit
 from .output import Output, require_usable
-from .pack_run import PackProgress, PackReport, Run, pack_report
+from .pack_run import PackProgress, PackReport, PackRun, pack_report
 from .parts import Part
 from .plan import Plan
 from .planning import outline_plan, plan_shards
@@ -249,7 +249,7 @@ def pack_listing(
         plan = _prepare(images, output, options, guard).in_order(order)
         numbers = range(len(plan.shards)) if part is None else part.shards(len(plan.shards))
         role = "" if part is None else f"part {part}"
-        run = Run(output, plan, images, numbers, guard, num_workers, engine, role, retry_rejects, on_progress)
+        run = PackRun(output, plan, images, numbers, guard, num_workers, engine, role, retry_rejects, on_progress)
         with locked(output.folder / PLAN, shared=part is not None):
             return _pack_all(run) if part is None else _pack_part(run, str(part))
 
@@ -336,7 +336,7 @@ def _prepare(images: Listing, output: Output, options: PackOptions, guard: Rejec
     return there
 
 
-def _pack_all(run: Run) -> PackReport:
+def _pack_all(run: PackRun) -> PackReport:
     """Packs the missing shards of a dataset, and merges them, while nobody else works there."""
     output, plan, folder = run.output, run.plan, run.output.folder
     if (folder / MANIFEST).exists() and not reopen(output, plan, run.images, run.retry_rejects):
@@ -353,7 +353,7 @@ def _pack_all(run: Run) -> PackReport:
     return replace(report, remarks=dict(remarks.most_common()))
 
 
-def _pack_part(run: Run, part: str) -> PackReport:
+def _pack_part(run: PackRun, part: str) -> PackReport:
     """Packs the missing shards of a part, while others may pack theirs, or the same.
 
     Parts do not reopen a finished dataset: they could not agree on when to.

@@ -39,7 +39,7 @@ def pack_elsewhere(source: Source, task: ShardTask, report: Callable[[ShardProgr
 
 
 @dataclass(frozen=True)
-class Run:
+class PackRun:
     """One run through shards of a plan.
 
     Attributes:

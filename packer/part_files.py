@@ -18,7 +18,7 @@ from packtrain._core.opening import read_regular
 from packtrain._core.overriding import override
 from packtrain._core.version_files import BASE, BASE_MANIFEST, has_versions
 from packtrain._storage.remote.download import in_threads
-from packtrain._storage.remote.objects import Found, Objects
+from packtrain._storage.remote.objects import ListedObject, Objects
 from packtrain._storage.remote.urls import Url
 
 from .notes import PARTS
@@ -107,7 +107,7 @@ class ObjectPartFiles(PartFiles):
         super().__init__(folder)
         self._url: Final = url
         self._objects: Final = objects
-        self._of_parts: Final[dict[str, list[Found]]] = {}
+        self._of_parts: Final[dict[str, list[ListedObject]]] = {}
         there = list(objects.list(url))
         for found in there:
             part = "/".join(found.name.split("/")[:2])

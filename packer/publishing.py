@@ -37,7 +37,7 @@ from .columns import MISSING, PATH, Ints, column_forms, text_columns
 from .listing import Reject
 from .notes import PARTS
 from .rejects import write_rejects
-from .reordering import Form, Reordering
+from .reordering import ColumnType, Reordering
 
 LOCK: Final = "lock"
 """File in ``parts`` that whoever indexes a new dataset locks."""
@@ -53,7 +53,7 @@ def collecting(folder: Path, schema: Schema, entries: int, at_once: int | None =
     """Gives what collects the columns of all shards, and which shard each row is in, in a file in `folder`."""
     # The file has no name, or only for a moment where a file system cannot do without, and goes with the process.
     with TemporaryFile(buffering=0, dir=folder, prefix=temporary_path(folder / INDEX).name) as file:
-        forms = {**column_forms(schema), "shard": Form(ROW_COLUMNS["shard"])}
+        forms = {**column_forms(schema), "shard": ColumnType(ROW_COLUMNS["shard"])}
         yield Reordering(file.fileno(), entries, forms, text_columns(schema), at_once)
 
 

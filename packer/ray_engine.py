@@ -28,7 +28,7 @@ from packtrain._core.errors import MissingDependency, ShardFailed, UsageError
 from packtrain._core.installing import extra_command
 from packtrain._core.interrupts import postponed_ctrl_c
 
-from .engine import ATTEMPTS, Done, Report, Result, Task, failure
+from .engine import ATTEMPTS, Report, Result, Task, TaskResult, failure
 
 _LOST_NODES: Final = 10
 """The most nodes that a task may lose. On machines that the cloud takes back, that says nothing about the task."""
@@ -227,7 +227,7 @@ class _Scheduler:
             ready, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
             for generator in ready:
                 for message in self._heard(generator):
-                    if isinstance(message, Done):
+                    if isinstance(message, TaskResult):
                         yield message.value
                     else:
                         self._report(message)
@@ -304,7 +304,7 @@ class _Scheduler:
         del self._running[generator]
         *reports, end = said
         yield from reports
-        if isinstance(end, Done):
+        if isinstance(end, TaskResult):
             yield end
         elif end.retry:
             self._try_again(trial, ShardFailed(f"{end.error} ({trial.place.strip()})"))

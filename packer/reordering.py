@@ -39,7 +39,7 @@ _SLOT: Final = "slot"
 
 
 @dataclass(frozen=True)
-class Form:
+class ColumnType:
     """Type of a column.
 
     Attributes:
@@ -83,12 +83,12 @@ class Reordering:
     """
 
     def __init__(
-        self, file: int, entries: int, forms: Mapping[str, Form], texts: Sequence[str], at_once: int | None = None
+        self, file: int, entries: int, forms: Mapping[str, ColumnType], texts: Sequence[str], at_once: int | None = None
     ) -> None:
         self._file = file
         self._entries = entries
-        self.forms = {**forms, _ORDINAL: Form("<i8"), _SLOT: Form("<u4")}
-        self.forms |= {_sizes(name): Form("<i8") for name in texts}
+        self.forms = {**forms, _ORDINAL: ColumnType("<i8"), _SLOT: ColumnType("<u4")}
+        self.forms |= {_sizes(name): ColumnType("<i8") for name in texts}
         width = sum(form.bytes for form in self.forms.values()) + _TEXT_BYTES * len(texts)
         # There are as many runs as buckets, so both grow with the root of the number of records.
         size = max(_RUN_BYTES, math.isqrt(entries * width * _PART_BYTES))
@@ -152,7 +152,7 @@ class Reordering:
     def texts(self, name: str, gaps: Ints) -> Iterator[Array]:
         """Yields the texts of a column in the order of the list, uint8 [some]."""
         for bucket in range(self._buckets):
-            starts, sizes = self._empty(bucket, Form("<i8")), self._empty(bucket, Form("<i8"))
+            starts, sizes = self._empty(bucket, ColumnType("<i8")), self._empty(bucket, ColumnType("<i8"))
             found, end = [np.empty(0, np.uint8)], 0
             for run, start, stop in self._parts(bucket):
                 slots, lengths = (self._read(run, each, start, stop) for each in (_SLOT, _sizes(name)))
@@ -171,7 +171,7 @@ class Reordering:
             start, stop = run.records[bucket : bucket + 2].tolist()
             yield run, start, stop
 
-    def _empty(self, bucket: int, form: Form) -> Array:
+    def _empty(self, bucket: int, form: ColumnType) -> Array:
         return np.zeros((min(self._at_once, self._entries - bucket * self._at_once), *form.shape), form.dtype)
 
     def _write_run(self) -> None:

@@ -48,7 +48,7 @@ _PART: Final = re.compile(r"[0-9a-f]{16}(\.npy)?")
 
 
 @dataclass(frozen=True)
-class Part:
+class VersionPart:
     """A segment or a layer.
 
     Attributes:
@@ -84,14 +84,14 @@ def live_versions(folder: Path) -> tuple[list[Version], list[Problem]]:
     return versions, problems
 
 
-def parts_of(versions: list[Version]) -> list[Part]:
+def parts_of(versions: list[Version]) -> list[VersionPart]:
     """Every segment and layer of these versions, once."""
-    parts: dict[str, Part] = {}
+    parts: dict[str, VersionPart] = {}
     for version in versions:
         for segment in version.segments:
-            layers = [Part(f"{LAYERS}/{layer.name}", segment, layer) for layer in segment.layers]
+            layers = [VersionPart(f"{LAYERS}/{layer.name}", segment, layer) for layer in segment.layers]
             name = BASE if segment.name == BASE else f"{SEGMENTS}/{segment.name}"
-            for part in (Part(name, segment), *layers):
+            for part in (VersionPart(name, segment), *layers):
                 parts.setdefault(part.name, part)
     return list(parts.values())
 
@@ -125,7 +125,7 @@ def check_versions(folder: Path, versions: list[Version]) -> Iterator[Problem]:
                     yield Problem(f"{SIDES}/{sides.name}.npy", str(error))
 
 
-def check_layer(folder: Path, part: Part) -> Iterator[Problem]:
+def check_layer(folder: Path, part: VersionPart) -> Iterator[Problem]:
     """Compares the order of a layer with that of its segment."""
     assert part.layer is not None, "a segment has no order but its own"
     try:
@@ -179,7 +179,7 @@ def orphans_at(url: Url, objects: Objects, folder: Path) -> list[str]:
 
 
 @contextmanager
-def seen_alone(folder: Path, part: Part, *, with_shards: bool = True) -> Iterator[Path]:
+def seen_alone(folder: Path, part: VersionPart, *, with_shards: bool = True) -> Iterator[Path]:
     """Gives a folder in which a segment or layer is a dataset like any other.
 
     That of the segment in the dataset's own folder is made of links, because its manifest has another name there. With
@@ -205,7 +205,7 @@ def seen_alone(folder: Path, part: Part, *, with_shards: bool = True) -> Iterato
         yield Path(name)
 
 
-def inside(part: Part, problem: Problem) -> Problem:
+def inside(part: VersionPart, problem: Problem) -> Problem:
     """A problem of a part, seen from the dataset."""
     if part.name == BASE:
         return replace(problem, file=BASE_MANIFEST) if problem.file == MANIFEST else problem

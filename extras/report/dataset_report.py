@@ -80,9 +80,9 @@ def dataset_report(
     """
     whole("num_workers", num_workers, 1)
     function("on_progress", on_progress)
-    parts = [_Part("path", path, where)]
+    parts = [_Tally("path", path, where)]
     if against is not None:
-        parts.append(_Part("against", against))
+        parts.append(_Tally("against", against))
         if parts[1].folder.resolve() == parts[0].folder.resolve():
             raise UsageError(f"against={os.fspath(against)!r} is the dataset itself: name another one")
     total, done = sum(len(part.rows) for part in parts), 0
@@ -129,7 +129,7 @@ def dataset_report(
     )
 
 
-class _Part:
+class _Tally:
     """Some rows of a dataset, and what was seen of them so far, by their places among these."""
 
     def __init__(self, argument: str, given: str | os.PathLike[str], where: str | None = None) -> None:
@@ -213,7 +213,7 @@ class _Part:
                 yield Suspect(self.place(number), "turned", f"orientation {turned[number]}")
 
 
-def _may_be_equal(parts: Sequence[_Part]) -> list[npt.NDArray[np.bool_]]:
+def _may_be_equal(parts: Sequence[_Tally]) -> list[npt.NDArray[np.bool_]]:
     """Says which images of each part may have the bytes of another one, by sizes and checksums: bool [rows] each.
 
     Hashing all would take a fifth of the time.
@@ -234,7 +234,7 @@ class _Groups(NamedTuple):
     bits: int | None
 
 
-def _compare(parts: Sequence[_Part], on_view: Callable[[int, int], None]) -> _Groups:
+def _compare(parts: Sequence[_Tally], on_view: Callable[[int, int], None]) -> _Groups:
     """Find groups of the same bytes, groups that look alike, and groups with members in several parts or sides."""
     looks = np.concatenate([part.looks for part in parts])
     read = np.flatnonzero(looks["digest"].any(axis=1))

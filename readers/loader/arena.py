@@ -42,7 +42,7 @@ _HEAD: Final = 5
 _PUNCH: Final = 0x01 | 0x02
 
 
-class Field(NamedTuple):
+class SlotArray(NamedTuple):
     """One array of a slot.
 
     Attributes:
@@ -91,7 +91,7 @@ class Layout:
     """
 
     batch_size: int
-    fields: Mapping[str, Field]
+    fields: Mapping[str, SlotArray]
     varying: Mapping[str, Varying] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
     named: bool = False
@@ -121,7 +121,7 @@ class Layout:
     def _offsets(self) -> tuple[int, ...]:
         return tuple(accumulate(map(self._bytes, self.fields.values()), initial=0))[:-1]
 
-    def _bytes(self, field: Field) -> int:
+    def _bytes(self, field: SlotArray) -> int:
         if field.undecoded:
             return 0
         size = np.dtype(field.dtype).itemsize * math.prod((self.batch_size, *field.shape))

@@ -11,7 +11,7 @@ import torch
 from packtrain._core.schema import PRESENT
 
 from ..dataset.rows import sample_type
-from .arena import Field, Layout
+from .arena import Layout, SlotArray
 from .batches import BatchMaker
 from .blob import unpacked
 from .decoding import BatchDecoder, UndecodedImages
@@ -86,7 +86,7 @@ class BatchSteps:
         return self.postprocess(value, batch.job)
 
 
-def _tensor(array: npt.NDArray[Any] | torch.Tensor, field: Field, *, apart: bool) -> torch.Tensor:
+def _tensor(array: npt.NDArray[Any] | torch.Tensor, field: SlotArray, *, apart: bool) -> torch.Tensor:
     # What was decoded on a device is a tensor already.
     tensor = array if isinstance(array, torch.Tensor) else torch.from_numpy(array)
     if apart and field.small:

@@ -17,19 +17,19 @@ from packtrain._core.schema import IMAGE, PAIR
 from ..dataset.rows import is_sample
 from ..monitoring.timing import StageTimer
 from ..transforms.undecoded import Undecoded
-from .arena import Arrays, Field, Layout, Varying
+from .arena import Arrays, Layout, SlotArray, Varying
 from .blob import Blob, packed
 from .columns import Column, column_of, mask_like, present, view
 from .encoded import with_room
 from .finishing import Finishing
 from .generators import Seeder
 from .samples import SampleMaker, blamed, image_and_label
-from .writing import Target, Writer
+from .writing import SampleWriter, Target
 
 # Mixed into the key, so that `collate_fn` does not draw the same numbers as a sample.
 _COLLATE: Final = 0x636F6C6C617465
 
-_NUMBER: Final = Field("<i8", small=True)
+_NUMBER: Final = SlotArray("<i8", small=True)
 # Number of undecoded images that show how large they are.
 _MEASURED: Final = 32
 _INPUTS: Final = {"row": _NUMBER, "position": _NUMBER}
@@ -197,7 +197,7 @@ class BatchMaker:
                 found[name] = column
         # Masks may be rare, but are as large as the image.
         image = found.get(IMAGE)
-        if isinstance(image, Field) and len(image.shape) == 3:
+        if isinstance(image, SlotArray) and len(image.shape) == 3:
             masks = [name for name in names if name not in found and known[name].kind == "mask"]
             found |= {name: mask_like(image, known[name]) for name in masks}
 
@@ -207,14 +207,14 @@ class BatchMaker:
         views = {
             view(name, number): field
             for name, column in found.items()
-            if not isinstance(column, (Field, Varying))
+            if not isinstance(column, (SlotArray, Varying))
             for number, field in enumerate(column)
         }
         fields = {
             **_INPUTS,
-            **{name: column for name, column in found.items() if isinstance(column, Field)},
+            **{name: column for name, column in found.items() if isinstance(column, SlotArray)},
             **views,
-            **{present(name): Field("|b1", small=True) for name in optional},
+            **{present(name): SlotArray("|b1", small=True) for name in optional},
             **({"line": _NUMBER} if "line" in extras else {}),
         }
         varying = {name: column for name, column in found.items() if isinstance(column, Varying)}
@@ -286,7 +286,7 @@ class BatchMaker:
             timer.end_stage(Stage.COLLATE)
             return Made(len(samples), skipped, collated=collated)
         names = layout.columns[: len(layout.columns) - len(self.samples.fields)]
-        writer = Writer(layout, arrays, names)
+        writer = SampleWriter(layout, arrays, names)
         if count and writer.direct and set(names) == set(PAIR) and present(IMAGE) not in arrays:
             timer.current[0] = rows[0]
             images, labels = arrays["image"], arrays["label"]

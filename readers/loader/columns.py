@@ -19,7 +19,7 @@ from packtrain._core import schema
 from packtrain._core.kinds import KINDS
 
 from ..transforms.undecoded import Undecoded
-from .arena import Field, Varying
+from .arena import SlotArray, Varying
 
 # Number of bytes per sample up to which the consumer gets a copy.
 _SMALL: Final = 64
@@ -37,7 +37,7 @@ def view(name: str, number: int) -> str:
     return f"{name}.{number}"
 
 
-Column = Field | Varying | tuple[Field, ...]
+Column = SlotArray | Varying | tuple[SlotArray, ...]
 """A field in a batch: an array, one for each view of an image, or something that lies in no array."""
 
 
@@ -57,10 +57,10 @@ def column_of(name: str, value: Any, known: schema.Field | None = None) -> Colum
         ValueError: An image is a tuple without views.
     """
     if name == schema.CROP:
-        return Field("<i8", (5,), small=True)
+        return SlotArray("<i8", (5,), small=True)
     if isinstance(value, Undecoded):
         width, height = value.size
-        return Field("|u1", (height, width, 3), channels_last=True, undecoded=True)
+        return SlotArray("|u1", (height, width, 3), channels_last=True, undecoded=True)
     kind = known.kind if known is not None else _kind_of(name, value)
     if (sent := KINDS[kind].sent if kind in KINDS else None) is not None:
         return Varying(sent)
@@ -85,7 +85,7 @@ def column_of(name: str, value: Any, known: schema.Field | None = None) -> Colum
     return _array_field(values.dtype.str, values.shape)
 
 
-def mask_like(image: Field, known: schema.Field) -> Field:
+def mask_like(image: SlotArray, known: schema.Field) -> SlotArray:
     """Return the column for a mask that is as large as the sample's image."""
     assert known.dtype is not None
     size = image.shape[:2] if image.channels_last else image.shape[-2:]
@@ -106,24 +106,24 @@ def _kind_of(name: str, value: Any) -> str:
     return schema.LABEL if isinstance(value, NUMBERS) else "json"
 
 
-def _array_field(dtype: str, shape: tuple[int, ...]) -> Field:
-    return Field(dtype, shape, small=np.dtype(dtype).itemsize * math.prod(shape) <= _SMALL)
+def _array_field(dtype: str, shape: tuple[int, ...]) -> SlotArray:
+    return SlotArray(dtype, shape, small=np.dtype(dtype).itemsize * math.prod(shape) <= _SMALL)
 
 
-def _image_field(image: Any) -> Field:
+def _image_field(image: Any) -> SlotArray:
     channels_last = is_picture(image) or (
         isinstance(image, torch.Tensor) and image.ndim == 3 and image.permute(1, 2, 0).is_contiguous()
     )
     pixels = pixels_of(schema.IMAGE, image, channels_last=channels_last)
-    return Field(pixels.dtype.str, pixels.shape, channels_last)
+    return SlotArray(pixels.dtype.str, pixels.shape, channels_last)
 
 
-def _label_field(label: Any) -> Field:
+def _label_field(label: Any) -> SlotArray:
     collated = default_collate([label])
     if not isinstance(collated, torch.Tensor):
         raise TypeError(f"its label is an object of type {type(label).__qualname__}, which no tensor can hold")
     array = collated.numpy()
-    return Field(array.dtype.str, array.shape[1:], small=True)
+    return SlotArray(array.dtype.str, array.shape[1:], small=True)
 
 
 def pixels_of(name: str, value: Any, *, channels_last: bool = False) -> npt.NDArray[Any]:

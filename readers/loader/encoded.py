@@ -21,7 +21,7 @@ from packtrain._codec.image_plan import ImagePlan
 from packtrain._core.schema import IMAGE
 
 from ..transforms.undecoded import UPSIDE_DOWN, Undecoded
-from .arena import Arrays, Field, Layout, Varying
+from .arena import Arrays, Layout, SlotArray, Varying
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -38,7 +38,7 @@ _ELSEWHERE: Final = -1
 # slots of large photographs take no more memory than those of normalised images do.
 _SMALL: Final = 256 << 10
 # Start and length; box, resize, window, mirrored, upside down.
-_NUMBERS: Final = Field("<i8", (2 + 4 + 3 + 4 + 1 + 1,), internal=True)
+_NUMBERS: Final = SlotArray("<i8", (2 + 4 + 3 + 4 + 1 + 1,), internal=True)
 _NO_RESIZE: Final = (-1,) * 3
 _NO_WINDOW: Final = (-1,) * 4
 # The sizes of 128 photographs add up to more than this many times their mean in 1 of 200 batches.
@@ -54,7 +54,7 @@ def with_room(layout: Layout, sizes: Sequence[int]) -> Layout:
     """
     most = max(_SMALL, 4 * math.prod(layout.fields[IMAGE].shape))
     size = min(most, _rounded(_MARGIN * fmean(sizes))) if sizes else 0
-    fields = {**layout.fields, PLANS: _NUMBERS, MEMORY: Field("|u1", (size,), internal=True)}
+    fields = {**layout.fields, PLANS: _NUMBERS, MEMORY: SlotArray("|u1", (size,), internal=True)}
     return replace(layout, fields=fields, varying={**layout.varying, SPILT: Varying("bytes")})
 
 

@@ -19,7 +19,7 @@ from packtrain._core.schema import IMAGE, PRESENT
 
 from ..dataset.rows import is_sample
 from ..transforms.finisher import Finisher
-from .arena import Arrays, Field, Layout
+from .arena import Arrays, Layout, SlotArray
 from .columns import present
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Finishing:
     def _here(self, layout: Layout) -> dict[str, Finisher]:
         return {name: each for name, each in self._images(layout).items() if not layout.fields[name].unfinished}
 
-    def _field(self, field: Field, finisher: Finisher) -> Field:
+    def _field(self, field: SlotArray, finisher: Finisher) -> SlotArray:
         dtype = finisher.dtype(field.shape[-1])
         # numpy does not know all of torch's dtypes: bfloat16, for example.
         known = str(dtype).removeprefix("torch.")

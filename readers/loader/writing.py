@@ -15,7 +15,7 @@ from packtrain._core.overriding import override
 from packtrain._core.schema import CROP, IMAGE, LABEL
 
 from ..transforms.undecoded import Undecoded, black
-from .arena import Arrays, Field, Layout, Varying
+from .arena import Arrays, Layout, SlotArray, Varying
 from .columns import NUMBERS, pixels_of, present
 from .encoded import SPILT, EncodedWriter
 
@@ -25,7 +25,7 @@ _Casting = Literal["equiv", "safe", "same_kind"]
 _json: Final = json.JSONEncoder(separators=(",", ":"))
 
 
-class Writer:
+class SampleWriter:
     """Writes samples one after the other: to the arrays of a batch, and to lists.
 
     Args:
@@ -115,7 +115,7 @@ class _Values(_Column):
 
     _casting: _Casting = "safe"
 
-    def __init__(self, name: str, field: Field, array: npt.NDArray[Any]) -> None:
+    def __init__(self, name: str, field: SlotArray, array: npt.NDArray[Any]) -> None:
         self._name = name
         self._field = field
         self._array = array
@@ -138,7 +138,7 @@ class _Image(_Values):
 
     _casting = "equiv"
 
-    def __init__(self, name: str, field: Field, array: npt.NDArray[Any]) -> None:
+    def __init__(self, name: str, field: SlotArray, array: npt.NDArray[Any]) -> None:
         super().__init__(name, field, array)
         self.direct: Final = field.channels_last and array.dtype == np.uint8
         self._target: npt.NDArray[np.uint8] | None = None
@@ -157,7 +157,7 @@ class _Image(_Values):
 class _Undecoded(_Column):
     """Images that are still to be decoded."""
 
-    def __init__(self, name: str, field: Field, encoded: EncodedWriter) -> None:
+    def __init__(self, name: str, field: SlotArray, encoded: EncodedWriter) -> None:
         height, width, _ = field.shape
         self._name = name
         self._size = width, height
@@ -278,7 +278,7 @@ _LISTS: Final[Mapping[str, tuple[Callable[[str, Varying, Any], Any], Callable[[V
 }
 
 
-def _require_same(what: str, value: npt.NDArray[Any], field: Field, casting: _Casting) -> None:
+def _require_same(what: str, value: npt.NDArray[Any], field: SlotArray, casting: _Casting) -> None:
     expected = np.dtype(field.dtype)
     if value.shape != field.shape or not np.can_cast(value.dtype, expected, casting):
         order = " (height, width, channels)" * field.channels_last

@@ -16,7 +16,7 @@ from packtrain._core.files import write_at
 from packtrain._core.overriding import override
 from packtrain._core.stores import known_schemes
 
-from .objects import Found, Head, Objects, not_installed
+from .objects import Head, ListedObject, Objects, not_installed
 from .redirects import confined
 from .store_errors import Busy, Expired, Passing, Temporary, Unreached, is_silent, refusal
 from .urls import Url
@@ -157,7 +157,7 @@ class Bucket(Objects):
         return self._tried(url, "read", whole)
 
     @override
-    def list(self, url: Url) -> Iterator[Found]:
+    def list(self, url: Url) -> Iterator[ListedObject]:
         prefix = f"{url.key}/" if url.key else ""
         seen: set[str] = set()
         pages: Iterator[Any] | None = None
@@ -180,7 +180,7 @@ class Bucket(Objects):
                 # Some programs mark a folder by an empty object, whose key is that of the folder and a slash.
                 if name and each["path"].startswith(prefix) and name not in seen:
                     seen.add(name)
-                    yield Found(name, int(each["size"]), _nanoseconds(each["last_modified"]))
+                    yield ListedObject(name, int(each["size"]), _nanoseconds(each["last_modified"]))
             passed += len(found)
             if passed > len(seen) + _MOST_AGAIN:
                 raise RemoteError(f"{url} cannot be listed: the store names the same objects again and again")

@@ -24,7 +24,7 @@ from packtrain._core.launching import Launched
 from packtrain._core.opening import closing_descriptor
 from packtrain._core.overriding import override
 
-from .objects import Found, Head, Objects, not_installed
+from .objects import Head, ListedObject, Objects, not_installed
 from .service import BLOCK
 from .urls import Url
 
@@ -75,9 +75,9 @@ class ObjectStore(Objects):
         return int(self._asked("checksum", url))
 
     @override
-    def list(self, url: Url) -> Iterator[Found]:
+    def list(self, url: Url) -> Iterator[ListedObject]:
         for found in self._asked("list", url):
-            yield Found(*found)
+            yield ListedObject(*found)
 
     @override
     def write(self, url: Url, data: bytes, *, new: bool = False) -> bool:

@@ -17,7 +17,7 @@ def not_installed() -> MissingDependency:
     return MissingDependency(f"object stores are read by obstore, which is not installed: `{extra_command('remote')}`")
 
 
-class Found(NamedTuple):
+class ListedObject(NamedTuple):
     """An object in a folder.
 
     Attributes:
@@ -89,7 +89,7 @@ class Objects(Protocol):
     def checksum(self, url: Url) -> int:
         """Read a whole object and return its crc32c."""
 
-    def list(self, url: Url) -> Iterator[Found]:
+    def list(self, url: Url) -> Iterator[ListedObject]:
         """List the objects in a folder and its subfolders."""
 
     def write(self, url: Url, data: bytes, *, new: bool = False) -> bool:

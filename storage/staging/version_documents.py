@@ -23,7 +23,7 @@ from packtrain._core.version_files import (
     version_name,
     version_numbers,
 )
-from packtrain._core.versions import Root, Version, parse_root, parse_version
+from packtrain._core.versions import RootDocument, Version, parse_root, parse_version
 
 from ..location import Location, arrived, object_store, read
 from ..remote.objects import Objects
@@ -79,10 +79,10 @@ class VersionDocuments:
         return data
 
     @cached_property
-    def root(self) -> Root:
+    def root(self) -> RootDocument:
         """Its content; raises what `manifest` raises, and CorruptFile if it is damaged."""
 
-        def parsed() -> Root:
+        def parsed() -> RootDocument:
             # Read again, if it was damaged on its way.
             self.__dict__.pop("manifest", None)
             return parse_root(self.manifest, self.location / MANIFEST)

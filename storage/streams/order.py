@@ -33,7 +33,7 @@ _AT_ONCE: Final = 1 << 18
 _LINES: Final = 2
 
 
-class Line(NamedTuple):
+class ChunkSequence(NamedTuple):
     """All chunks in the order of an epoch.
 
     Attributes:
@@ -85,7 +85,7 @@ class ChunkOrder:
         chunks = max(1, int(np.count_nonzero(np.diff(bounds))))
         self.windows: Final = max(1, -(-self._turns * chunks // max(1, self.window * self._rows)))
         """Number of windows of each lane."""
-        self._lines: dict[int, Line] = {}
+        self._lines: dict[int, ChunkSequence] = {}
 
     def __len__(self) -> int:
         """Number of positions of an epoch."""
@@ -150,7 +150,7 @@ class ChunkOrder:
         order = order[self.bounds[chunk[order]] < self.bounds[chunk[order] + 1]]
         return Visits(chunk[order], lane[order], window[order])
 
-    def line(self, key: int) -> Line:
+    def line(self, key: int) -> ChunkSequence:
         """The chunks in the order of an epoch."""
         found = self._lines.get(key)
         if found is None:
@@ -159,7 +159,7 @@ class ChunkOrder:
             self._lines = dict([*self._lines.items(), (key, found)][-_LINES:])
         return found
 
-    def _make_line(self, key: int) -> Line:
+    def _make_line(self, key: int) -> ChunkSequence:
         count = self.chunk_count
         chunks = np.empty(count, np.int32 if count < 1 << 31 else np.int64)
         starts = np.zeros(count + 1, np.int64)
@@ -169,7 +169,7 @@ class ChunkOrder:
                 stop = min(count, start + _AT_ONCE)
                 chunks[start:stop] = found = order.range(start, stop)
                 starts[start + 1 : stop + 1] = self.bounds[found + 1] - self.bounds[found]
-        return Line(chunks, np.cumsum(starts, out=starts))
+        return ChunkSequence(chunks, np.cumsum(starts, out=starts))
 
     def _window_of(self, turns: Integers) -> Integers:
         # The largest w with w * turns // windows <= turn. What the first lanes have more is in the last window.

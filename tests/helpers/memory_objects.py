@@ -12,7 +12,7 @@ from crc32c import crc32c
 from typing_extensions import override
 
 from packtrain._core.errors import NotThere, RemoteError
-from packtrain._storage.remote.objects import Found, Head, Objects
+from packtrain._storage.remote.objects import Head, ListedObject, Objects
 from packtrain._storage.remote.urls import Url
 
 
@@ -90,10 +90,12 @@ class MemoryObjects(Objects):
         return int(crc32c(self._found(url)))
 
     @override
-    def list(self, url: Url) -> Iterator[Found]:
+    def list(self, url: Url) -> Iterator[ListedObject]:
         for name, data in sorted(self.objects.items()):
             if name.startswith(f"{url}/"):
-                yield Found(name.removeprefix(f"{url}/"), len(data), int(self.written.get(name, time.time()) * 1e9))
+                yield ListedObject(
+                    name.removeprefix(f"{url}/"), len(data), int(self.written.get(name, time.time()) * 1e9)
+                )
 
     @override
     def write(self, url: Url, data: bytes, *, new: bool = False) -> bool:

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from packtrain import append, compact, drop_rows, drop_version, open_dataset, purge, verify
 from packtrain._packer import object_workplace
-from packtrain._storage.remote.objects import Found, Head
+from packtrain._storage.remote.objects import Head, ListedObject
 from packtrain._storage.remote.urls import Url
 from packtrain.errors import OutputConflict, RemoteError
 
@@ -34,7 +34,7 @@ class Watched(MemoryObjects):
         self._listed = listed
 
     @override
-    def list(self, url: Url) -> Iterator[Found]:
+    def list(self, url: Url) -> Iterator[ListedObject]:
         yield from list(super().list(url))
         if url == ADDRESS:
             self._listed()

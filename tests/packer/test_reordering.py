@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packtrain._core.index import text_column
-from packtrain._packer.reordering import Form, Reordering, picked_texts
+from packtrain._packer.reordering import ColumnType, Reordering, picked_texts
 
 
 @given(
@@ -29,7 +29,7 @@ def test_columns_and_texts_come_in_the_order_of_the_list(
     missing = np.setdiff1d(np.arange(count), entries)
     added = np.random.default_rng(seed).permutation(len(entries))
     with tempfile.TemporaryFile(buffering=0) as file:
-        forms = {"double": Form("<i4"), "pair": Form("<f4", (2,))}
+        forms = {"double": ColumnType("<i4"), "pair": ColumnType("<f4", (2,))}
         rows = Reordering(file.fileno(), count, forms, ("one", "other"), at_once)
         for start in range(0, len(added), batch):
             ordinals = entries[some := added[start : start + batch]]

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from packtrain._core.errors import NotThere, RemoteError
 from packtrain._storage.remote import client
-from packtrain._storage.remote.objects import Found, Head, Objects
+from packtrain._storage.remote.objects import Head, ListedObject, Objects
 from packtrain._storage.remote.urls import Url
 
 if TYPE_CHECKING:
@@ -84,12 +84,12 @@ class FolderObjects(Objects):
         return crc32c(self.found("checksum", url).read_bytes())
 
     @override
-    def list(self, url: Url) -> Iterator[Found]:
+    def list(self, url: Url) -> Iterator[ListedObject]:
         assert self.lists, "not every store can list"
         folder = self.path(url)
         for path in folder.rglob("*"):
             if path.is_file():
-                yield Found(str(path.relative_to(folder)), path.stat().st_size)
+                yield ListedObject(str(path.relative_to(folder)), path.stat().st_size)
 
     @override
     def write(self, url: Url, data: bytes, *, new: bool = False) -> bool:

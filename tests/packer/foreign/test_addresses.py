@@ -42,7 +42,7 @@ from packtrain._packer import shard_check, verifier
 from packtrain._readers.dataset.image_dataset import caches_of, is_remote
 from packtrain._readers.dataset.summary import summarise
 from packtrain._storage import sequential
-from packtrain._storage.remote.objects import Found, Head
+from packtrain._storage.remote.objects import Head, ListedObject
 from packtrain._storage.remote.urls import Url
 from packtrain._storage.streams import cutting, opening
 from packtrain.errors import NoRoom, NotThere, OutputConflict, PackError, RemoteError, UsageError
@@ -60,10 +60,10 @@ class WritableObjects(FolderObjects):
         return found._replace(modified_ns=stamp.st_mtime_ns, etag=f'"{stamp.st_ino}"')
 
     @override
-    def list(self, url: Url) -> Iterator[Found]:
+    def list(self, url: Url) -> Iterator[ListedObject]:
         for path in sorted(self.path(url).rglob("*")):
             if path.is_file():
-                yield Found(str(path.relative_to(self.path(url))), path.stat().st_size)
+                yield ListedObject(str(path.relative_to(self.path(url))), path.stat().st_size)
 
     @override
     def write(self, url: Url, data: bytes, *, new: bool = False) -> bool:

@@ -21,14 +21,14 @@ from helpers.support import soon
 from torch.utils.dlpack import from_dlpack
 
 from packtrain import Loader
-from packtrain._readers.loader.arena import Arena, Board, Field, Layout
+from packtrain._readers.loader.arena import Arena, Board, Layout, SlotArray
 from packtrain._readers.loader.slots import Slots
 from packtrain.errors import LoaderError
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
 BATCH, ROWS = 4, 96
-LAYOUT = Layout(BATCH, {"row": Field("<i8"), "image": Field("|u1", (6, 8, 3), channels_last=True)})
+LAYOUT = Layout(BATCH, {"row": SlotArray("<i8"), "image": SlotArray("|u1", (6, 8, 3), channels_last=True)})
 
 HOLDS: dict[str, Callable[[torch.Tensor], Any]] = {
     "tensor": lambda images: images,

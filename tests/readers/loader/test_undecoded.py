@@ -26,7 +26,7 @@ from packtrain import ImageDataset, Loader, StoreOptions, concat, open_dataset
 from packtrain._codec.geometry import Box, Scale
 from packtrain._codec.image_plan import ImagePlan
 from packtrain._readers.dataset.rows import is_sample
-from packtrain._readers.loader.arena import Field, Layout
+from packtrain._readers.loader.arena import Layout, SlotArray
 from packtrain._readers.loader.decoding import UndecodedImages
 from packtrain._readers.loader.encoded import MEMORY, PLANS, EncodedWriter, read, with_room
 from packtrain._readers.transforms.undecoded import UPSIDE_DOWN, Undecoded
@@ -44,7 +44,7 @@ from packtrain.transforms import (
 
 ROWS, BATCH = 23, 4
 CROP = [RandomResizedCrop(24), RandomHorizontalFlip(), RandomVerticalFlip()]
-LAYOUT = Layout(BATCH, {"image": Field("|u1", (8, 8, 3), channels_last=True, undecoded=True)})
+LAYOUT = Layout(BATCH, {"image": SlotArray("|u1", (8, 8, 3), channels_last=True, undecoded=True)})
 
 
 def sizes(row: int) -> tuple[int, int]:
