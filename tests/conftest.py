@@ -214,7 +214,8 @@ def campaign(
     request: pytest.FixtureRequest, complete: bool, record_property: Callable[[str, object], None]
 ) -> Iterator[Campaign]:
     """Goes through every point of a program at which something can go wrong, or through a sample of them."""
-    campaign = Campaign(1 if request.config.getoption("every_point") else 10 if complete else 16)
+    every_point = request.config.getoption("every_point")
+    campaign = Campaign(*((1, None) if every_point else (10, 30) if complete else (16, 8)))
     yield campaign
     record_property("faults", dict(campaign.counts))
 

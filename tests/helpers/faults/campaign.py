@@ -96,10 +96,11 @@ class Campaign:
 
     Args:
         every: Takes one in so many of the points that a test asks for.
+        most: Takes at most so many of these, spread over the run; None for all.
     """
 
-    def __init__(self, every: int) -> None:
-        self._every = every
+    def __init__(self, every: int, most: int | None) -> None:
+        self._every, self._most = every, most
         self.counts = Counter[str]()
 
     def __call__(
@@ -114,7 +115,9 @@ class Campaign:
             error: See `FaultServer.run`.
             every: Takes one point in so many of each kind of call, see `sample`.
         """
-        for action, at in sample(calls, list(points(calls, *actions)), self._every * every):
+        chosen = sample(calls, list(points(calls, *actions)), self._every * every)
+        count = min(len(chosen), self._most or len(chosen))
+        for action, at in (chosen[number * len(chosen) // count] for number in range(count)):
             program.prepare(program.folder)
             trial = self._trial(program, calls, action, at, error)
             assert (trial.outcome.returncode == KILLED) == (action in (Action.KILL, Action.TEAR)), trial.outcome.output
