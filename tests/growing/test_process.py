@@ -24,6 +24,8 @@ from packtrain._growing.process import run, start
 from packtrain._growing.status import read_status
 
 OPTIONS = FillOptions(BUDGET, shard_size=SHARD)
+# A signal that comes just before a sleep is acted on only after it.
+NAPS = "for _ in range(600): time.sleep(0.1)"
 
 
 @pytest.fixture
@@ -140,7 +142,7 @@ class TestEnd:
             f"with {'cache' if block else 'nullcontext()'}:\n"
             "    cache.fill(fillers.steady)\n"
             "    print('ready', flush=True)\n"
-            "    time.sleep(60)\n"
+            f"    {NAPS}\n"
         )
         process = trainer(tmp_path, body, root)
         ready(process)
@@ -157,7 +159,7 @@ class TestEnd:
             "cache.fill(fillers.steady)\n"
             "try:\n"
             "    print('ready', flush=True)\n"
-            "    time.sleep(60)\n"
+            f"    {NAPS}\n"
             "except KeyboardInterrupt:\n"
             "    time.sleep(0.5)\n"
             "    print(cache.status().alive, flush=True)\n"
