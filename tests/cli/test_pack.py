@@ -105,6 +105,7 @@ def test_a_list_through_a_pipe(images: Path, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["records"] == 3
 
 
+@pytest.mark.complete
 def test_files_of_names_through_pipes(tmp_path: Path) -> None:
     (tmp_path / "seg.png").write_bytes(encoded(picture(1).convert("L"), "PNG"))
     (tmp_path / "train.csv").write_text("path,seg,class\nseg.png,seg.png,dog\n")
@@ -292,6 +293,7 @@ def test_pack_is_installed_as_a_command_of_its_own(run: Run, images: Path, tmp_p
     assert tree(tmp_path / "short") == tree(tmp_path / "long")
 
 
+@pytest.mark.complete
 def test_all_cores_work_unless_said_otherwise(
     run: Run, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,6 +73,7 @@ def test_the_figures_of_a_loader_are_charted(run: Run, dataset: Path, tmp_path: 
     assert "waiting for batches" in page.read_text()
 
 
+@pytest.mark.complete
 def test_progress_is_a_bar_on_a_terminal(dataset: Path, tmp_path: Path) -> None:
     _, shown = on_terminal("report", dataset, "--out", tmp_path / "report.html", "--workers", 1)
     assert b"12.0/12.0" in shown and b"comparing view 12 of 12" in shown

@@ -53,6 +53,7 @@ def test_without_either_the_error_names_both_commands(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.complete
 @pytest.mark.skipif(native.extension is None, reason="without the C extension, Pillow decodes")
 @pytest.mark.parametrize("store", ["crop-ready", pytest.param("verbatim", marks=pytest.mark.complete)])
 def test_without_either_jpegs_are_packed_verified_and_trained_on_as_with_one(

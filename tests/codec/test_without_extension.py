@@ -81,7 +81,7 @@ def test_the_default_store_mode_names_two_ways_out(images: Path, tmp_path: Path)
 
 @pytest.mark.complete
 @pytest.mark.parametrize(
-    "store", ["jpeg", *(pytest.param(store, marks=pytest.mark.complete) for store in ("verbatim", "raw"))]
+    "store", ["jpeg", *(pytest.param(store, marks=pytest.mark.stress) for store in ("verbatim", "raw"))]
 )
 def test_the_others_work(images: Path, tmp_path: Path, store: str) -> None:
     done = packtrain("pack", images, tmp_path / "out", "--format=tar", f"--store={store}", "--workers=1")

@@ -188,6 +188,7 @@ def test_each_image_is_trained_on_once_although_it_is_killed(numbered: Path, tmp
     assert f"images: {IMAGES} " in printed, "processes share the validation images"
 
 
+@pytest.mark.stress  # as tests/readers/loader/test_object_store.py does with less around it
 def test_from_an_object_store_each_image_is_trained_on_once(
     numbered: Path, moto_server: Server, memory_path: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -46,6 +46,7 @@ def dataset(
     return copy
 
 
+@pytest.mark.complete
 def test_a_flipped_byte_of_any_record_is_named_with_row_and_file(dataset: Path) -> None:
     manifest = Manifest.load(dataset)
     shards, lines = (np.load(dataset / "index" / f"{name}.npy").tolist() for name in ("shard", "line"))

@@ -151,6 +151,7 @@ def test_the_room_that_a_dead_packer_took_is_free_again(
     assert_completed(out, expected, job.run)
 
 
+@pytest.mark.complete
 @ONE_FORMAT
 def test_limited_file_size(packer: FaultServer, job: Job, memory_path: Path, complete: bool) -> None:
     expected = job.packed(memory_path / "undisturbed")
@@ -169,6 +170,7 @@ def test_limited_file_size(packer: FaultServer, job: Job, memory_path: Path, com
     assert_same(out, expected)
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("content", ["images"], indirect=True)
 def test_the_command_line_says_it_in_one_line(small_job: Job, tmp_path: Path, workers: int) -> None:

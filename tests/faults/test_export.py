@@ -57,6 +57,7 @@ def whole(out: Path) -> dict[str, bytes]:
     return {name: data for name, data in found if not is_temporary(Path(name)) and not name.startswith(".parts/")}
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("to", ["folder", "webdataset", "parquet"])
 @pytest.mark.parametrize(
     "actions",

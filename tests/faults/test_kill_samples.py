@@ -37,6 +37,7 @@ def run(code: str, args: dict[str, Any]) -> PackReport:
     return report
 
 
+@pytest.mark.complete
 @ONE_FORMAT
 def test_inputs_continue_with_the_same_bytes(
     packer: FaultServer, memory_path: Path, campaign: Campaign, format_name: str
@@ -49,6 +50,7 @@ def test_inputs_continue_with_the_same_bytes(
     assert any("-000001." in name for name in expected)
 
 
+@pytest.mark.complete
 @ONE_FORMAT
 def test_a_stream_leaves_all_or_nothing(
     packer: FaultServer, memory_path: Path, campaign: Campaign, format_name: str

@@ -109,6 +109,7 @@ def test_a_merge_that_is_killed_anywhere_can_be_repeated(
         assert_same(out, expected)
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("rounds", [4, pytest.param(150, marks=pytest.mark.stress)])
 @pytest.mark.parametrize("locks", [True, False])
 def test_any_parts_beside_each_other_and_killed(
@@ -148,6 +149,7 @@ def test_any_parts_beside_each_other_and_killed(
         assert_same(out, expected)
 
 
+@pytest.mark.complete
 def test_merges_at_the_same_time_write_the_same(
     machines: tuple[FaultServer, ...], small_job: Job, memory_path: Path, complete: bool
 ) -> None:

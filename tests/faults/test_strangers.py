@@ -189,6 +189,7 @@ def test_a_read_that_fails_names_the_row(dataset: Path, monkeypatch: pytest.Monk
         store.record(0)
 
 
+@pytest.mark.complete
 def test_lmdb_is_packed_and_verified_without_proc(listing: Path, tmp_path: Path) -> None:
     """In a mount namespace of its own, where /proc is an empty folder."""
     out = tmp_path / "out"

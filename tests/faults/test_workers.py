@@ -184,7 +184,12 @@ def test_a_shard_that_kills_twice_is_named(
 @pytest.mark.complete
 @pytest.mark.parametrize(
     ("number", "stopped"),
-    [(signal.SIGKILL, True), (signal.SIGKILL, False), (signal.SIGHUP, False), (signal.SIGTERM, True)],
+    [
+        (signal.SIGKILL, True),
+        (signal.SIGHUP, False),
+        pytest.param(signal.SIGKILL, False, marks=pytest.mark.stress),
+        pytest.param(signal.SIGTERM, True, marks=pytest.mark.stress),
+    ],
 )
 def test_no_worker_outlives_its_parent(
     listing: Path, expected: Callable[[str], dict[str, bytes]], memory_path: Path, number: signal.Signals, stopped: bool
@@ -209,6 +214,7 @@ def test_ctrl_c_also_ends_a_worker_that_is_stopped(listing: Path, memory_path: P
         run.require_nothing_left(DEADLINE)
 
 
+@pytest.mark.complete
 def test_a_worker_begins_nothing_once_its_parent_is_gone(images: Path, memory_path: Path) -> None:
     """Its first task may still wait in the pipe; meanwhile, the next run may be at work on that shard."""
     with Run(images, memory_path / "out", records=3) as run:
@@ -258,6 +264,7 @@ def test_a_call_leaves_no_worker_to_its_caller(images: Path, memory_path: Path, 
     assert temporaries(memory_path / "out") == []
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize(
     ("begun", "whole_group"),
     [

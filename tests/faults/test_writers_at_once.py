@@ -160,7 +160,8 @@ def test_two_changes_at_the_same_time(
         check(place, there, pair)
 
 
-@pytest.mark.parametrize("rounds", [8, pytest.param(100, marks=pytest.mark.stress)])
+@pytest.mark.complete
+@pytest.mark.parametrize("rounds", [4, pytest.param(100, marks=pytest.mark.stress)])
 def test_two_appends_again_and_again(place: Place, before: Path, tmp_path: Path, rounds: int) -> None:
     """Each makes a version, in every round."""
     there, more = place.put(before), list[int]()

@@ -8,6 +8,7 @@ import pytest
 from fuzz import archives
 
 
+@pytest.mark.complete
 def test_some_hostile_archives(memory_path: Path) -> None:
     found = archives.run(memory_path, 400)
     assert not found.failures, "\n".join(found.failures[:10])

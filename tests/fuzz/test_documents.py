@@ -27,6 +27,7 @@ def campaign(folder: Path, format: str, store: str, step: int) -> documents.Camp
     return documents.run(folder, listing, options, step)
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize(
     ("format", "store"), [("tar", "crop-ready"), pytest.param("hdf5", "raw", marks=pytest.mark.complete)]
 )

@@ -107,6 +107,7 @@ class TestFill:
         with pytest.raises(UsageError, match="a budget is needed"):
             GrowingCache(root).fill(fillers.steady)
 
+    @pytest.mark.complete
     def test_a_second_one_is_refused_and_the_first_goes_on(self, cache: GrowingCache) -> None:
         cache.fill(fillers.steady)
         with pytest.raises(UsageError, match=r"call close\(\) first"):
@@ -146,6 +147,7 @@ class TestDeath:
             dataset = dead.dataset()
         assert len(dataset) > 0
 
+    @pytest.mark.complete
     def test_the_next_filler_begins_with_a_warning(self, dead: GrowingCache) -> None:
         with pytest.warns(RuntimeWarning, match="the last filler of .*SIGKILL"):
             dead.fill(fillers.steady)

@@ -68,6 +68,7 @@ def until_it_waits(root: Path, options: FillOptions, first: int = 0) -> tuple[st
     return seen[0]
 
 
+@pytest.mark.complete
 def test_new_shards_come_as_headroom_allows_while_a_reader_keeps_its_generation(root: Path) -> None:
     fill(root, source(500), SMALL)
     reader = newest_store(root)
@@ -122,6 +123,7 @@ def test_a_shard_that_is_mapped_without_a_lease_stays_counts_and_is_named(root: 
     assert not list((root / SHARDS).glob(f"cache-{shard:06d}.*"))
 
 
+@pytest.mark.complete
 def test_a_smaller_budget_is_kept_as_soon_as_nobody_needs_more(root: Path) -> None:
     fill(root, source(500), SMALL)
     smaller = FillOptions(budget=1_200_000, headroom=0.5, shard_size=1 << 16)
@@ -172,6 +174,7 @@ def test_samples_that_nobody_has_gone_through_are_kept(root: Path) -> None:
     assert figures.end_sample - 60 < again.first_sample <= figures.end_sample
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("step", ["add", "finish"])
 def test_a_full_disk_costs_the_present_shard_and_is_waited_for(

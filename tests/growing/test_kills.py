@@ -61,6 +61,7 @@ def _again(root: Path, first: int, count: int, format: str) -> None:
     fill(root, lambda: (numbered_sample(who) for who in range(first, first + count)), options)
 
 
+@pytest.mark.complete
 @ONE_FORMAT
 def test_a_kill_at_any_change_loses_nothing_that_was_published(
     format_name: str, memory_path: Path, server: FaultServer, campaign: Campaign

@@ -95,11 +95,13 @@ GUARD
 
 
 class TestMainProgram:
+    @pytest.mark.complete
     def test_a_source_may_lie_in_it(self, tmp_path: Path, root: Path) -> None:
         text = PROGRAM.replace("GUARD", 'if __name__ == "__main__":')
         assert program(tmp_path, root, text) == ""
         assert read_status(root).state == "ended"
 
+    @pytest.mark.complete
     def test_without_a_guard_it_is_told_what_to_do(self, tmp_path: Path, root: Path) -> None:
         text = PROGRAM.replace("GUARD", "if True:")
         assert "Put the program's actions under `if __name__ == " in program(tmp_path, root, text).splitlines()[-1]
@@ -172,6 +174,7 @@ class TestEnd:
 
 
 class TestOutlive:
+    @pytest.mark.complete
     def test_it_lives_on_and_holds_nothing_of_its_starter(self, tmp_path: Path, root: Path) -> None:
         process = trainer(tmp_path, "cache.fill(fillers.steady, outlive=True)\ncache.close()", root)
         # Returns when nobody has the program's output open any more.

@@ -103,11 +103,12 @@ def _many(count: int, sizes: tuple[int, ...]) -> Any:
     return lambda: (numbered_sample(who, sizes) for who in range(count))
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize(
     ("count", "sizes"),
     [
         (3000, (0, 1, 700, 3000, 5000)),
-        pytest.param(20_000, (0, 3), marks=pytest.mark.complete),
+        pytest.param(20_000, (0, 3), marks=pytest.mark.stress),
         (60, (200_000, 1, 150_000, 4097)),
     ],
 )

@@ -185,7 +185,11 @@ class TestProcesses:
     @pytest.mark.complete
     @pytest.mark.parametrize(
         ("strategy", "given"),
-        [("ddp", "loaders"), ("ddp_spawn", "loaders"), pytest.param("ddp", "module", marks=pytest.mark.stress)],
+        [
+            ("ddp", "loaders"),
+            pytest.param("ddp_spawn", "loaders", marks=pytest.mark.stress),
+            pytest.param("ddp", "module", marks=pytest.mark.stress),
+        ],
     )
     def test_two_devices_share_each_epoch(self, runs: Any, strategy: str, given: str, tmp_path: Path) -> None:
         script = [sys.executable, "-W", "ignore", runs.__file__, str(tmp_path), strategy, given]

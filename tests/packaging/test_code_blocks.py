@@ -21,7 +21,7 @@ from packtrain import StoreOptions
 SHOWN = ("c", "json", "text", "yaml")
 IMAGES = 24
 # These run in every sample of the tests.
-FIRST = ("README.md", "docs/quick-start.md", "docs/skills/packtrain/SKILL.md")
+FIRST = ("README.md", "docs/quick-start.md")
 # Modules of their own run these, and look at what comes out.
 ELSEWHERE = ("docs/fields.md", "docs/growing-cache.md", "docs/recipes.md")
 NEEDED = ("accelerate", "lightning", "nvidia", "timm", "webdataset")

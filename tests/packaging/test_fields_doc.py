@@ -37,6 +37,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         yield outcome.names
 
 
+@pytest.mark.complete
 def test_its_programs_run(names: dict[str, Any]) -> None:
     assert len(names["dataset"]) == 3 * COPIES  # none of them was refused
     batch = names["batch"]

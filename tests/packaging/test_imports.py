@@ -67,6 +67,7 @@ def test_a_dataset_loads_torch() -> None:
     assert "torch" in loaded_after("from packtrain import open_dataset")
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("decode", [False, True])
 def test_webdataset_and_torch_come_only_with_images_that_are_decoded(tmp_path: Path, decode: bool) -> None:
     """They take half a second to import, which nobody is to wait for who verifies a small dataset."""

@@ -344,7 +344,7 @@ class Changes(RuleBasedStateMachine):
 
 
 TestChanges = Changes.TestCase
-EXAMPLES = max(10, settings().max_examples // 3)
+EXAMPLES = max(5, settings().max_examples // 3)
 TestChanges.settings = settings(max_examples=EXAMPLES, stateful_step_count=6, deadline=None)
 
 
@@ -400,6 +400,7 @@ CAPTION = FieldColumn("caption", "text", "says", by_path=False)
 BOX = FieldColumn("box", "array", "box", by_path=False)
 
 
+@pytest.mark.complete
 def test_records_of_a_layer_lie_in_the_order_of_the_segment(changed: tuple[Path, list[Sample]], tmp_path: Path) -> None:
     out, _ = changed
     change(add_field, out, captions(out, tmp_path / "more.jsonl"), [CAPTION, BOX])

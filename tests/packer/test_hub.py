@@ -129,6 +129,7 @@ def pack(endpoint: str, home: Path, source: str, out: Path, **more: str) -> subp
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.complete
 def test_a_pinned_commit_gives_the_same_bytes_on_any_machine_and_continues(hub: Hub, tmp_path: Path) -> None:
     """Without a commit, the address of the one that is packed is told, and another one is another plan."""
     name, first, second = f"hf://datasets/{NAME}/data/train-*.parquet", tmp_path / "first-out", tmp_path / "second-out"

@@ -100,6 +100,7 @@ def listed(folder: Path, rows: list[dict[str, Any]], form: str = "jsonl") -> Pat
     return path
 
 
+@pytest.mark.complete
 @given(st.sampled_from(["jsonl", "csv", "parquet"]), st.lists(ROW, min_size=1, max_size=len(NAMES) - 1))
 def test_what_a_list_says_comes_out(base: Path, form: str, rows: list[dict[str, Any]]) -> None:
     rows = SOME + rows
@@ -246,6 +247,7 @@ def test_columns_are_mapped_and_travel_as_a_path(out: Path, tmp_path: Path) -> N
         assert [count for batch in loader for count in batch.count.tolist()] == [1] * (len(NAMES) - 1)
 
 
+@pytest.mark.complete
 def test_a_changed_byte_of_a_column_is_never_taken_for_a_value(out: Path, tmp_path: Path) -> None:
     add_field(out, listed(tmp_path, SOME * len(NAMES)), COLUMNS)
     for path in sorted(out.glob("layers/*/index/field.*.npy")):

@@ -40,6 +40,7 @@ def test_each_row_is_the_sample_of_its_input(tmp_path: Path, format_name: str) -
         assert (found.blob, found.score) == (bytes([number]), number / 2)
 
 
+@pytest.mark.complete
 def test_the_bytes_are_the_same_with_workers_and_in_parts(tmp_path: Path, format_name: str) -> None:
     options = PackOptions(format_name, VERBATIM, shard_size=4096)
     make = partial(pack, range(COUNT), options=options, function=failing, max_rejects=1)

@@ -85,6 +85,7 @@ CHANGES = st.lists(st.sampled_from(["append", "relabel", "caption", "score"]), m
 DROPS = st.sampled_from([[], ["drop"]])
 
 
+@pytest.mark.complete
 @settings(max_examples=max(4, settings().max_examples // 3))
 @given(st.lists(st.tuples(st.sampled_from(FORMATS), CHANGES, DROPS), min_size=2, max_size=3))
 def test_it_has_the_rows_of_all_in_their_order(made: list[tuple[str, list[str], list[str]]]) -> None:
@@ -158,6 +159,7 @@ def test_each_is_a_folder_or_an_address(
         merge_datasets(places, f"{places[0]}/inside")
 
 
+@pytest.mark.complete
 @pytest.mark.campaign
 def test_stopped_before_any_request(
     memory: MemoryObjects, stopped: Callable[..., Iterator[int]], sources: list[Path], tmp_path: Path
@@ -176,6 +178,7 @@ def test_stopped_before_any_request(
         assert found == expected
 
 
+@pytest.mark.complete
 def test_of_two_merges_to_an_address_at_once_one_is_refused(
     memory: MemoryObjects, sources: list[Path], tmp_path: Path
 ) -> None:
@@ -191,6 +194,7 @@ def test_of_two_merges_to_an_address_at_once_one_is_refused(
     assert rows(written(memory, tmp_path / "again")) == expected
 
 
+@pytest.mark.complete
 def test_what_lies_there_and_is_something_else_is_written_again(
     memory: MemoryObjects, sources: list[Path], tmp_path: Path
 ) -> None:
@@ -230,6 +234,7 @@ def test_damage_at_an_address_is_named(memory: MemoryObjects, sources: list[Path
             merge_datasets([sources[0], str(damaged)], target)
 
 
+@pytest.mark.complete
 def test_it_can_be_changed_as_any_other(sources: list[Path], tmp_path: Path) -> None:
     pytest.importorskip("polars")
     out = tmp_path / "out"
@@ -394,6 +399,7 @@ def test_class_names_are_joined_as_by_append(tmp_path: Path) -> None:
     assert open_dataset(tmp_path / "out").classes == ("a", "b", "c")
 
 
+@pytest.mark.complete
 def test_rows_stay_on_their_sides(sources: list[Path], tmp_path: Path) -> None:
     one, two = sources
     split(one, val=0.5, stratified=False)

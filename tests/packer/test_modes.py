@@ -128,6 +128,7 @@ class TestLimits:
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
         store_image(data, StoreOptions(store))
 
+    @pytest.mark.complete
     def test_the_limit_holds_in_worker_processes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for number in range(2):
             (tmp_path / f"{number}.png").write_bytes(encoded(picture(number, 60, 50), "PNG"))

@@ -80,6 +80,7 @@ def test_the_same_changes_make_the_same_rows(store: Server, tmp_path: Path) -> N
     assert [there.filename(row) for row in range(len(there))] == [here.filename(row) for row in range(len(here))]
 
 
+@pytest.mark.complete
 def test_the_same_changes_make_the_same_rows_in_memory(memory: MemoryObjects, tmp_path: Path) -> None:
     check_changes(tmp_path, partial(put, memory), lambda url: objects_in(memory))
 
@@ -248,6 +249,7 @@ def test_a_field_that_somebody_else_has_just_added_stays(memory: MemoryObjects, 
     assert [caption for *_, caption in contents(memory)[0]] == [f"their {number}.jpg" for number in range(6)]
 
 
+@pytest.mark.complete
 def test_many_writers_at_once(memory: MemoryObjects, tmp_path: Path) -> None:
     """Each drops a row of its own, and all are gone."""
     writers = 20
@@ -273,6 +275,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.complete
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("begun", [False, True], ids=["packed", "changed"])

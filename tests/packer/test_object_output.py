@@ -99,6 +99,7 @@ def test_a_shard_that_vanished_is_packed_again(store: Server, listing: Path, tmp
     assert objects_of(store, url) == whole
 
 
+@pytest.mark.complete
 def test_what_lies_there_is_left_alone(store: Server, listing: Path) -> None:
     url = store.fresh()
     store.put(f"{store.key(url)}/holiday.jpg", b"mine")
@@ -113,6 +114,7 @@ def test_what_lies_there_is_left_alone(store: Server, listing: Path) -> None:
     assert objects_of(store, other) == before
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("store", WRITABLE, indirect=True)
 def test_what_cannot_be_is_said_at_once(store: Server, listing: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"https://host/out cannot be written to"):
@@ -198,6 +200,7 @@ def test_a_packer_that_is_killed_leaves_no_half_dataset(
     assert not list(spools.iterdir())
 
 
+@pytest.mark.complete
 def test_two_packers_at_once_make_one_dataset(store: Server, listing: Path, tmp_path: Path) -> None:
     pack(listing, tmp_path / "here", OPTIONS, max_rejects=REJECTS)
     url, failures = store.fresh(), []

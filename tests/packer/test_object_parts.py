@@ -83,6 +83,7 @@ def marker_of(host: str) -> bytes:
     return replace(Marker.mine("part 2/2"), host=host, process=f"{0:012}-1-2").dump()
 
 
+@pytest.mark.complete
 def test_what_is_listed_and_never_there_is_an_error(store: Server, half: str) -> None:
     rule = Rule(Status(404), holds="train-000000.tar.npz", method="GET", times=None)
     with behind(store, rule), pytest.raises(RemoteError, match=f"^{half} is .* lists what cannot be read"):

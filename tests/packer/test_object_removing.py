@@ -100,6 +100,7 @@ def test_a_page_at_every_address_is_no_version(
         drop_version(out, 1)
 
 
+@pytest.mark.complete
 def test_a_version_that_is_made_while_objects_are_listed_keeps_what_it_names(
     memory: MemoryObjects, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +127,7 @@ def test_a_version_that_is_made_while_objects_are_listed_keeps_what_it_names(
     assert memory.objects == before
 
 
+@pytest.mark.complete
 def test_versions_that_are_made_while_objects_are_removed_lose_nothing(
     memory: MemoryObjects, out: str, tmp_path: Path
 ) -> None:
@@ -163,6 +165,7 @@ def three(memory: MemoryObjects, tmp_path: Path) -> str:
     return memory.put(ADDRESS, tree(folder))
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("rewritten", [compact, purge])
 def test_what_others_append_meanwhile_is_there(
     memory: MemoryObjects, three: str, tmp_path: Path, rewritten: Callable[[str], object]
@@ -181,6 +184,7 @@ def test_what_others_append_meanwhile_is_there(
     assert len(open_dataset(tmp_path / "copy")) == len(samples) + 2
 
 
+@pytest.mark.complete
 def test_what_others_change_meanwhile_is_not_joined(memory: MemoryObjects, three: str, tmp_path: Path) -> None:
     meanwhile(memory, "00000005.json", lambda: drop_rows(three, [1]))
     with pytest.raises(
@@ -199,6 +203,7 @@ def test_what_others_change_meanwhile_is_not_joined(memory: MemoryObjects, three
     assert not verify(tmp_path / "copy").orphans
 
 
+@pytest.mark.complete
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", ["compact", "purge"])
 def test_rewriting_stopped_before_any_request(
@@ -235,6 +240,7 @@ def test_rewriting_stopped_before_any_request(
 MARKS = [f"versions/{number:08d}.dropped" for number in range(1, 6)]
 
 
+@pytest.mark.complete
 def test_rows_of_segments_that_are_joined_meanwhile_are_not_dropped(
     memory: MemoryObjects, three: str, tmp_path: Path
 ) -> None:

@@ -104,6 +104,7 @@ class TestRecordSize:
             self.counts(self.images(tmp_path, [None, None]), 1)
 
 
+@pytest.mark.complete
 @given(
     count=st.integers(1, 30),
     seed=seeds,

@@ -140,6 +140,7 @@ def test_a_node_that_is_short_of_memory_is_said_to_be(tmp_path: Path) -> None:
     assert it.value.shard == "shard"
 
 
+@pytest.mark.complete
 @a_driver
 def test_a_dataset_has_the_bytes_of_a_local_run(
     cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -165,6 +166,7 @@ def test_packtrain_must_be_the_same_on_all_machines(
     assert attempts(tmp_path) == {}
 
 
+@pytest.mark.complete
 @a_driver
 def test_what_is_sent_arrives_where_there_is_no_packtrain_and_says_so(tmp_path: Path) -> None:
     sent = tmp_path / "attempt"

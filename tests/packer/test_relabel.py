@@ -118,6 +118,7 @@ FORMS = ("txt", "csv", "tsv", "jsonl", "parquet")
 SAID = st.dictionaries(st.sampled_from(range(9)), st.integers(-(1 << 63), (1 << 63) - 1), min_size=1)
 
 
+@pytest.mark.complete
 @given(st.lists(st.tuples(st.sampled_from(FORMS), SAID), min_size=1, max_size=3))
 def test_each_row_has_the_label_that_the_last_list_gave_it(base: Path, lists: list[tuple[str, dict[int, int]]]) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -136,6 +137,7 @@ def test_each_row_has_the_label_that_the_last_list_gave_it(base: Path, lists: li
         assert not verify(out).orphans
 
 
+@pytest.mark.complete
 def test_everything_sees_the_new_labels(out: Path, tmp_path: Path) -> None:
     pytest.importorskip("polars")
     split(out, val=0.5)

@@ -56,6 +56,7 @@ def out(tmp_path: Path) -> Path:
     return out
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_version_that_a_worker_has_open_stays(out: Path, method: str) -> None:
     dataset = open_dataset(out, version=2)

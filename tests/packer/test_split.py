@@ -81,6 +81,7 @@ def paths(out: Path) -> list[bytes]:
     return [dataset.filename(row).encode() for row in range(len(dataset))]
 
 
+@pytest.mark.complete
 def test_rows_are_on_the_sides_that_are_specified(out: Path, tmp_path: Path) -> None:
     how = Split(200_000, 100_000, 0, 5, ("path",), True)
     before = tree(out)
@@ -119,6 +120,7 @@ def test_a_side_is_opened(out: Path, tmp_path: Path) -> None:
     assert held(open_dataset(alone)) == held(open_dataset(out, split="fold-0"))
 
 
+@pytest.mark.complete
 def test_what_is_joined_or_staged_is_on_its_sides(out: Path, tmp_path: Path, memory_path: Path) -> None:
     split(out, val=0.3)
     append(out, listed(tmp_path, range(50, 60)))
@@ -216,6 +218,7 @@ def test_damage_is_named(out: Path) -> None:
     assert [problem.file for problem in verify(out).problems] == [f"sides/{path.name}"]
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize(
     ("regex", "message"),
     [

@@ -31,6 +31,7 @@ def plan(out: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.complete
 def test_rows_are_in_the_order_of_arrival(tmp_path: Path, format_name: str) -> None:
     """More samples come than show what samples hold."""
     out = tmp_path / "out"
@@ -66,6 +67,7 @@ def test_the_plan_is_that_of_any_dataset(tmp_path: Path) -> None:
     assert pack(out, tmp_path / "again").records == COUNT
 
 
+@pytest.mark.complete
 def test_inputs_of_a_function_come_one_by_one_too(tmp_path: Path) -> None:
     report = pack(iter(range(COUNT)), tmp_path / "out", SMALL, function=failing, max_rejects=1)
     assert (report.records, report.rejects) == (COUNT - 1, 1)

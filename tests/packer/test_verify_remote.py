@@ -205,6 +205,7 @@ class TestVersions:
         objects.path(BUCKET).mkdir(parents=True)
         return out.rename(objects.path(URL))
 
+    @pytest.mark.complete
     def test_a_sound_dataset(self, changed: Path, objects: FolderObjects) -> None:
         left = changed / "segments" / "0123456789abcdef"
         left.mkdir()
@@ -219,6 +220,7 @@ class TestVersions:
         assert replace(summarise(URL), dataset=changed) == summarise(changed)
         assert summarise(URL, "label = 1").rows == summarise(changed, "label = 1").rows
 
+    @pytest.mark.complete
     @pytest.mark.parametrize(
         "name",
         ["*.tar", "segments/*/*.tar", "layers/*/*.tar", "base.json", "versions/00000003.json", "dropped/*", "sides/*"],

@@ -53,6 +53,7 @@ def content(dataset: ImageDataset) -> list[tuple[object, ...]]:
     ]
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("seed", [0, None])
 def test_a_changed_dataset_is_packed_row_for_row(changed: Path, tmp_path: Path, seed: int | None) -> None:
     report = pack(changed, tmp_path / "again", PackOptions(format="lmdb", shard_size=4096, seed=seed), num_workers=2)
@@ -84,6 +85,7 @@ def test_one_is_appended_to_another(changed: Path, tmp_path: Path) -> None:
     assert content(open_dataset(out, fields=FIELDS)) == expected[:4] + expected
 
 
+@pytest.mark.complete
 def test_tune_reads_a_version(changed: Path) -> None:
     options = TuneOptions(batch_size=2, seconds=1, max_workers=0, transform="center8")
     assert tune(changed, options).results

@@ -168,6 +168,7 @@ class TestExact:
         record = _extension.coefficient_record(data)
         np.testing.assert_array_equal(decoded(record, (0, 0, 128, 64), 1), decoded(data, (0, 0, 128, 64), 1))
 
+    @pytest.mark.complete
     def test_real_photographs(self) -> None:
         listing = real_list()
         for line in listing.read_text().splitlines()[:40]:

@@ -72,6 +72,7 @@ def digests(photograph: Path, *names: str) -> dict[str, str] | None:
     return None if done.returncode else found
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("other", OTHERS)
 def test_each_decodes_as_it_does_alone(other: str, photograph: Path) -> None:
     ours, theirs = digests(photograph, "packtrain"), digests(photograph, other)

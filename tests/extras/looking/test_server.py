@@ -221,6 +221,7 @@ class TestServer:
         assert found("no such text") == found("0 <img src=x onerror=alert(3)>.jpg0") == []
 
 
+@pytest.mark.complete
 def test_a_filter_chooses_the_rows(strange: Path) -> None:
     require_module("polars")
     with viewing(strange, "--where", "label_id = 1 and row >= 20") as site:
@@ -232,6 +233,7 @@ def test_a_filter_chooses_the_rows(strange: Path) -> None:
         assert [row["row"] for row in site.json("rows?size=9&search=4%20<")["rows"]] == [34]
 
 
+@pytest.mark.complete
 def test_a_port_can_be_asked_for_and_must_be_free(images: Path, tmp_path: Path) -> None:
     folder = packed(images, tmp_path / "out", "tar")
     with viewing(folder) as site:
@@ -254,6 +256,7 @@ def page(tmp_path: Path) -> Iterator[Page]:
 LOADED = "document.querySelectorAll('#grid > *').length > 0 && [...document.images].every((image) => image.complete)"
 
 
+@pytest.mark.complete
 class TestPage:
     @pytest.mark.parametrize("theme", ["light", "dark"])
     def test_markup_of_strangers_is_text_and_the_console_is_silent(self, site: Site, page: Page, theme: str) -> None:

@@ -155,6 +155,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return changed_of(tmp_path_factory.mktemp("changed"), IMAGES)
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_a_changed_dataset_is_what_the_same_rows_are(dataset: Path, changed: Path, num_workers: int) -> None:
     plain, report = dataset_report(dataset), dataset_report(changed, num_workers=num_workers)
@@ -218,6 +219,7 @@ def test_only_rows_that_a_condition_takes_are_looked_at(changed: Path) -> None:
         dataset_report(changed, where="label = 7")
 
 
+@pytest.mark.complete
 def test_the_number_of_workers_changes_nothing(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from packtrain._extras.report import dataset_report as module
 

@@ -83,6 +83,7 @@ def bytes_of(**options: Any) -> dict[str, Any]:
     return {"mean": 0.0, "std": 1 / 255, **options}
 
 
+@pytest.mark.complete
 @EACH
 @pytest.mark.usefixtures("no_process_left")
 def test_all_back_ends_hand_out_the_same_samples_and_crops(folder: Path, backend: str) -> None:

@@ -276,6 +276,7 @@ def test_row_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert pyarrow.parquet.ParquetFile(file).num_row_groups == 6
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("to", ["folder", "webdataset", "parquet"])
 def test_the_number_of_workers_changes_no_byte(listing: Path, tmp_path: Path, to: str) -> None:
     pack(listing, tmp_path / "packed", PackOptions(columns=COLUMNS))

@@ -141,6 +141,7 @@ def test_tars_of_others_are_exported(tmp_path: Path) -> None:
         assert one.label(row) == two.label(row)
 
 
+@pytest.mark.complete
 def test_a_dataset_in_an_object_store_takes_a_folder_for_its_cache(
     tmp_path: Path, memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -290,7 +290,10 @@ def test_updates(objects: FolderObjects, shards: list[Path], tmp_path: Path) -> 
 
 
 @pytest.mark.complete
-@pytest.mark.parametrize("name", ["moto", "nginx", "azurite", "fake_gcs", "xml_gcs"])
+@pytest.mark.parametrize(
+    "name",
+    ["moto", *(pytest.param(each, marks=pytest.mark.stress) for each in ("nginx", "azurite", "fake_gcs", "xml_gcs"))],
+)
 def test_a_real_store(started_server: Started, tmp_path: Path, name: str) -> None:
     shards, server = write_shards(tmp_path / "shards", 2), started_server(name)
     with server.in_environment():
@@ -353,6 +356,7 @@ def place(objects: FolderObjects, memory_path: Path, monkeypatch: pytest.MonkeyP
     end_fetchers(memory_path)
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_index_serves_what_that_of_the_same_shards_on_a_disk_does(
     objects: FolderObjects, shards: list[Path], tmp_path: Path, place: Path, change: str

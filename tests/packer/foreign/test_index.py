@@ -346,6 +346,7 @@ def test_braces_are_those_of_the_shell(pattern: str) -> None:
     assert list(expand_braces(pattern)) == shell.stdout.splitlines()
 
 
+@pytest.mark.complete
 def test_several_processes_give_the_same_bytes(tmp_path: Path) -> None:
     write_shards(tmp_path / "shards", 3)
     contents = []

@@ -22,6 +22,7 @@ def other_time(path: Path) -> None:
     os.utime(path, ns=(0, path.stat().st_mtime_ns - 10**9))
 
 
+@pytest.mark.complete
 def test_only_shards_with_another_time_are_read_and_nothing_but_their_times_changes(tmp_path: Path) -> None:
     shards, out = write_shards(tmp_path / "shards", 4), tmp_path / "out"
     index_shards(shards, out)

@@ -60,6 +60,7 @@ def fresh(shards: list[Path], out: Path) -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("update", [False, True])
 def test_killed_anywhere_and_run_again_gives_the_same_bytes(
     faults: FaultServer, shards: list[Path], memory_path: Path, campaign: Campaign, update: bool
@@ -229,6 +230,7 @@ def test_a_run_that_is_alone_excludes_parts(shards: list[Path], tmp_path: Path) 
     index_shards(shards, out, on_progress=another)
 
 
+@pytest.mark.complete
 def test_a_note_serves_what_it_was_made_for_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shard, out = write_tar(tmp_path / "a.tar", [("1.jpg", jpeg()), ("2.jpg", b"x")]), tmp_path / "out"
     with pytest.raises(TooManyRejects):

@@ -39,6 +39,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return packed(listing, folder / "out", "tar", shard_size=1)
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("io", ["mmap", "pread"])
 def test_a_hundred_shards_are_read_with_64_descriptors(dataset: Path, io: str) -> None:
     assert output_of(sys.executable, "-c", READ_ALL, dataset, io, "image") == "True\n"

@@ -144,6 +144,7 @@ class TestVersions:
         (tmp_path / "store" / "bucket" / "out").symlink_to(changed)
         return f"{BUCKET}/out"
 
+    @pytest.mark.complete
     def test_a_copy_of_any_version_is_what_it_is(self, changed: Path, source: str, place: Path) -> None:
         for version in VERSIONS:
             there, copy = open_dataset(changed, version=version), open_dataset(source, stage=place, version=version)

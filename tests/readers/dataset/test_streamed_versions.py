@@ -90,6 +90,7 @@ def test_versions_share_caches_and_copies(remote: Remote) -> None:
     assert len(remote.store.reads()) == before, "nothing is fetched again"
 
 
+@pytest.mark.complete
 def test_a_part_of_the_budget_serves_chunks_and_refuses_what_goes_everywhere(remote: Remote, changed: Path) -> None:
     caches = caches_of(opened(remote))
     sizes = [(int(cache.state()["overhead"]), int(cache.table.allocated.sum())) for cache in caches]

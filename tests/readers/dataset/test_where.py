@@ -410,6 +410,7 @@ print(json.dumps(refused))
 """
 
 
+@pytest.mark.complete
 def test_no_expression_ends_the_process(animals: tuple[PackedDataset, list[Row]]) -> None:
     command = [sys.executable, "-c", _CHILD, str(animals[0].store.path)]
     ended = subprocess.run(command, input=json.dumps(HOSTILE + AT_THE_LIMITS), capture_output=True, text=True)

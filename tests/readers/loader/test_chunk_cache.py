@@ -334,6 +334,7 @@ class TestErrors:
         with soon(30), loader_of(dataset) as loader, pytest.raises(RemoteError, match=r"s3://bucket/set.* row \d+ "):
             epoch_of(loader)
 
+    @pytest.mark.complete
     def test_a_record_that_is_damaged_in_the_store_is_an_error_or_left_out(self, streamed: Streamed) -> None:
         shard = sorted(streamed.remote.dataset.glob("*.tar"))[0]
         local = streamed.local()

@@ -77,6 +77,7 @@ def test_a_cache_that_has_everything_is_no_copy(streamed: Streamed) -> None:
     assert stage(streamed.remote.dataset, streamed.remote.place).copied > 0
 
 
+@pytest.mark.complete
 def test_order_and_state_are_those_of_a_cache(streamed: Streamed, copied: Path) -> None:
     with loader_of(streamed.open()) as one, loader_of(opened(copied)) as other:
         for _ in range(2):

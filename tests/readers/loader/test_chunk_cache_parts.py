@@ -128,6 +128,7 @@ class TestSubsets:
 
 
 class TestConcatenations:
+    @pytest.mark.complete
     @pytest.mark.parametrize("share", [0.5, pytest.param(1.0, marks=pytest.mark.complete)])
     def test_each_row_comes_once_in_the_order_of_local_copies(self, streamed: Streamed, share: float) -> None:
         """The third part lies on this machine, and the fourth is chosen rows of the second."""
@@ -144,6 +145,7 @@ class TestConcatenations:
                 found = epoch_of(one)
                 assert found == epoch_of(other) and sorted(found) == content(same)
 
+    @pytest.mark.complete
     def test_a_cache_that_holds_the_windows_fetches_each_chunk_once_in_an_epoch(self, streamed: Streamed) -> None:
         dataset = both(streamed, 0.6)
         with loader_of(dataset, sampler=ChunkShuffled(dataset, lanes=2, window=1)) as loader:
@@ -218,6 +220,7 @@ def rows_of_an_epoch(
         return [row for _, _, rows in islice(loader, steps) for row in rows.tolist()], loader.state_dict()
 
 
+@pytest.mark.complete
 def test_ranks_share_an_epoch_when_only_one_has_a_copy_of_a_part(
     streamed: Streamed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,7 @@ def test_batches_are_those_of_the_cpu(policy: str, workers: int) -> None:
     assert not device.registered
 
 
+@pytest.mark.complete
 @given(st.randoms(use_true_random=False))
 def test_batches_are_those_of_the_cpu_in_any_order_of_the_work(chance: random.Random) -> None:
     with lazy(chance.randrange) as device, loader_on("cuda") as loader:

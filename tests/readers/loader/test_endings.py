@@ -99,6 +99,7 @@ def test_nor_do_those_that_were_forked_before_others(deed: str) -> None:
         assert run.end() == (-signal.SIGKILL, "")
 
 
+@pytest.mark.complete
 @deeds("stop", "", "sleep", "search")
 def test_ctrl_c_ends_everything(method: str, deed: str) -> None:
     with Consumer(method=method, deed=deed, workers=2 if method == "fork" else 1) as run:

@@ -21,7 +21,7 @@ COUNT = 32
 DAMAGED = 21
 
 
-@pytest.fixture(scope="module", params=["raw", "verbatim"])
+@pytest.fixture(scope="module", params=["raw", pytest.param("verbatim", marks=pytest.mark.stress)])
 def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("images")
     for number in range(COUNT):

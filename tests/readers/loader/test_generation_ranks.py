@@ -37,6 +37,7 @@ def epochs(rank: int, world: int, root: Path, count: int) -> list[tuple[int, int
     return found
 
 
+@pytest.mark.complete
 def test_ranks_agree_while_the_cache_grows(tmp_path: Path) -> None:
     root = tmp_path / "cache"
     grow(root, 60)
@@ -143,6 +144,7 @@ def go_on(rank: int, world: int, root: Path, state: dict[str, Any], batch: int) 
     return numbers(loader)
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("worlds", [(2, 3), pytest.param((3, 1), marks=pytest.mark.complete)])
 def test_another_number_of_ranks_continues(worlds: tuple[int, int], tmp_path: Path) -> None:
     root = tmp_path / "cache"
@@ -181,6 +183,7 @@ def caches(rank: int, world: int, roots: list[Path]) -> Any:
     return found, state, length
 
 
+@pytest.mark.complete
 def test_a_cache_for_each_node(tmp_path: Path) -> None:
     small, large = tmp_path / "small", tmp_path / "large"
     grow(small, 45)

@@ -36,6 +36,7 @@ def turn_over(root: Path) -> None:
     assert last(root).first_sample >= 170
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize(
     ("workers", "method"), [(0, None), (2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.complete)]
 )
@@ -307,6 +308,7 @@ def test_the_epoch_of_a_look_stays_with_its_generation(root: Path, workers: int)
         assert sorted(numbers(loader)) == of(last(root)) and loader.epoch == 2
 
 
+@pytest.mark.complete
 def test_after_close_the_epoch_of_a_look_chooses_anew(root: Path) -> None:
     loader = loader_of(opened(root, keep=0))
     for sets in (False, True):

@@ -54,6 +54,7 @@ def interrupted_at(line: int) -> Iterator[list[int]]:
         sys.settrace(None)
 
 
+@pytest.mark.complete
 def test_wherever_it_comes_every_batch_is_handed_out_once(complete: bool) -> None:
     """Between any two lines of the loader's code: what the consumer had, and what the state counts, is the same."""
     lines = 1

@@ -114,6 +114,7 @@ def test_a_worker_that_dies_without_work_leaves_nothing(cache: Cache) -> None:
         wait_until_moved(cache, dataset)
 
 
+@pytest.mark.complete
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("count", [0, 2])
 def test_passes_that_are_kept_keep_no_generation(cache: Cache, count: int) -> None:

@@ -144,7 +144,7 @@ def test_each_sample_comes_once_while_fetchers_are_killed(store: Store, tmp_path
 
 
 @pytest.mark.complete
-@pytest.mark.parametrize("victim", ["rank", "worker"])
+@pytest.mark.parametrize("victim", ["rank", pytest.param("worker", marks=pytest.mark.stress)])
 def test_what_is_left_after_a_kill_is_taken_by_another_number_of_ranks(
     store: Store, tmp_path: Path, victim: str
 ) -> None:

@@ -69,6 +69,7 @@ def test_any_schedule_of_steps_saves_and_restarts(
         run.do("take", length + 8)
 
 
+@pytest.mark.complete
 @given(st.sampled_from(LENGTHS), st.sampled_from(sorted(ORDERS)), topologies(1, 2), schedules(0, 1, 2, size=5))
 def test_the_same_with_worker_processes(length: int, order: str, first: Topology, schedule: list[Any]) -> None:
     with Run(numbers(length), order, first) as run:
@@ -267,6 +268,7 @@ SAMPLERS: dict[str, Any] = {
 
 
 class TestForeignSamplers:
+    @pytest.mark.complete
     @pytest.mark.parametrize("name", SAMPLERS)
     @pytest.mark.parametrize("world", [1, 3])
     def test_they_go_on_where_they_were(self, name: str, world: int, complete: bool) -> None:

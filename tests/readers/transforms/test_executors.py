@@ -138,6 +138,7 @@ def test_grey_of_colour_is_that_of_the_whole_image(torchvision: Any, tmp_path: P
                     np.testing.assert_array_equal(pixels[0], whole[:3, left : left + width])
 
 
+@pytest.mark.complete
 def test_photographs(torchvision: Any, tmp_path: Path, complete: bool) -> None:
     listing = real_list()
     photographs = listed(listing)[:: 12 if complete else 48]

@@ -324,6 +324,7 @@ def test_an_answer_that_was_not_waited_for_is_not_taken_for_the_next_one(
         assert read(service, url, start, start + 1000) == DATA[start : start + 1000]
 
 
+@pytest.mark.complete
 def test_a_forked_process_reads_through_a_service_of_its_own(service: ObjectStore, url: Url, direct: None) -> None:
     with started(lambda: service.size(url)) as pid, ThreadPoolExecutor(2) as threads:
         ended = threading.Event()
@@ -352,6 +353,7 @@ def test_a_forked_process_reads_through_a_service_of_its_own(service: ObjectStor
         assert pid in children()
 
 
+@pytest.mark.complete
 def test_nothing_is_left_behind(moto_server: Server, url: Url, direct: None) -> None:
     require_module("obstore")
     descriptors, before = len(os.listdir("/proc/self/fd")), children()

@@ -47,6 +47,7 @@ def there(place: Path) -> set[Path]:
 
 
 class TestOrder:
+    @pytest.mark.complete
     def test_interrupted_copies_go_before_anything(
         self, datasets: tuple[Path, ...], place: Path, tmp_path: Path, start: Callable[[], Child]
     ) -> None:

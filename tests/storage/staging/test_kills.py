@@ -176,6 +176,7 @@ def test_threads_die_again_and_again(
         assert_completes(dataset, place)
 
 
+@pytest.mark.complete
 @ROUNDS
 def test_killed_at_any_time(
     tmp_path_factory: pytest.TempPathFactory, start: Callable[[], Child], place: Path, count: int

@@ -298,6 +298,7 @@ class Machine(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
 
+@pytest.mark.complete
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there is no memory to stage to")
 @pytest.mark.parametrize(
     ("examples", "steps"), [(4, 20), pytest.param(100, 50, marks=pytest.mark.stress)], ids=["short", "long"]

@@ -81,6 +81,7 @@ class TestCopying:
         assert len(set(objects.asked("read_into"))) == len(objects.asked("read_into"))
         assert len(set(objects.asked("head"))) == len(objects.asked("head"))
 
+    @pytest.mark.complete
     def test_large_files_are_asked_for_in_parts_side_by_side(
         self, objects: FolderObjects, tmp_path: Path, place: Path
     ) -> None:

@@ -66,6 +66,7 @@ def test_readers_go_on(staged: Staged, start: Callable[[], Child]) -> None:
     assert bytes(RecordStore(staged.path).record(0)) == first
 
 
+@pytest.mark.complete
 def test_whatever_is_removed_staging_again_or_repair_copies_it(staged: Staged, dataset: Path, place: Path) -> None:
     names = sorted(str(path.relative_to(staged.path)) for path in staged.path.rglob("*"))
     assert {"index", "index/line.npy", "manifest.json", "plan.json", "staged.json"} < {*names}

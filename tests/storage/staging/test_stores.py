@@ -47,6 +47,7 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return big_dataset(tmp_path_factory.mktemp("big") / "big", BIG)
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("partial", [False, True])
 def test_any_store(object_server: Server, dataset: Path, place: Path, partial: bool) -> None:
     url = uploaded(object_server, dataset)
@@ -63,6 +64,7 @@ def test_any_store(object_server: Server, dataset: Path, place: Path, partial: b
         assert [entry.path for entry in evict(place)] == [result.path]
 
 
+@pytest.mark.complete
 def test_a_changed_dataset(object_server: Server, dataset: Path, place: Path, tmp_path: Path) -> None:
     changed = shutil.copytree(dataset, tmp_path / "changed")
     drop_rows(changed, [0])

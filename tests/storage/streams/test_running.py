@@ -78,6 +78,7 @@ def watched(cache: ChunkCache, budget: int) -> Iterator[list[int]]:
 
 
 class TestBudget:
+    @pytest.mark.complete
     @pytest.mark.parametrize("share", [0.4, pytest.param(0.7, marks=pytest.mark.complete)])
     def test_it_is_kept_and_little_is_fetched(self, share: float, remote: Remote) -> None:
         """The bytes that a simulation fetches, and no more: one minus the share of the dataset that is cached."""
@@ -218,6 +219,7 @@ class TestBudget:
 
 
 class TestJobs:
+    @pytest.mark.complete
     def test_one_that_stalls_stops_no_other(self, remote: Remote) -> None:
         cache = remote.open(budget_for(remote, 60))
         stalled = consume(cache, "stalled", range(7, 9))
