@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from packtrain._core.arguments import checks_names, flag, function, instance, path_of, whole
 from packtrain._core.errors import OutputConflict, UsageError
-from packtrain._core.manifest import MANIFEST, PLAN, is_dataset
+from packtrain._core.manifest import MANIFEST, PLAN, FieldInfo, is_dataset
 from packtrain._core.options import LabelSpec
 from packtrain._core.problems import reading
 from packtrain._core.schema import IMAGE, LABEL
@@ -148,10 +148,8 @@ def append(
     with workplace_at(place_of("dataset", dataset)) as place:
         with place.held(dry_run=True) as newest:
             like = options_like(place, newest)
-        # Not before it is known that samples can be appended.
-        newest = place.begin(dry_run=dry_run)
         if isinstance(listed, Path) and is_dataset(listed):
-            # It says itself what its rows are; whether they fit is seen as the version is made.
+            # It says itself what its rows are.
             like = replace(like, columns=None, classes=None, labels=LabelSpec())
         elif label_names is None and not (isinstance(listed, Path) and listed.is_dir()):
             require_plain_names(place, newest, listed)
@@ -166,10 +164,13 @@ def append(
             plan = plan_shards(outline_plan(images, options), images)
             if place.has_packed(newest, plan):
                 return ChangeReport(place.address, newest.number, newest.records, dry_run=dry_run)
+            fields = tuple(map(FieldInfo.of, plan.fields))
+            _joined(newest, PartSchema("", fields, plan.labels, plan.classes, len(images)))
             if dry_run:
                 added = len(images)
                 size, part = added * record_bytes(images, plan.schema), f"{SEGMENTS}/{place.expected_name(plan)}"
                 return would_be(place, newest, newest.records + added, part, added=added, bytes=size)
+            place.begin()
             name = place.name_of(plan)
             with place.writing(f"{SEGMENTS}/{name}") as output:
                 packed = pack_listing(
@@ -271,9 +272,14 @@ def _with_segment(place: Workplace, segment: Segment, plan: Plan, change: Change
         raise OutputConflict(
             f"{place.address}: somebody else has just appended the same list, in version {newest.number}"
         )
-    there = PartSchema("the dataset", newest.fields, newest.labels, newest.classes, newest.records)
-    schema = merged([there, replace(part_schema(place.folder, segment), name="what is appended")])
+    schema = _joined(newest, part_schema(place.folder, segment))
     return schema.of(newest.after(change, [*newest.segments, segment]))
+
+
+def _joined(newest: Version, part: PartSchema) -> PartSchema:
+    """The schema of a version to which a part is appended; raises what `merged` raises."""
+    there = PartSchema("the dataset", newest.fields, newest.labels, newest.classes, newest.records)
+    return merged([there, replace(part, name="what is appended")])
 
 
 def by_segment(

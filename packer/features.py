@@ -157,9 +157,11 @@ def plain_sample(
             values[column] = _inside(column, folder, path)
     for field in columns.fields:
         name = field.column
-        if field.kind == "array" and values.get(name) is not None and is_numeric(features.dtypes[name]):
+        if field.kind == "array" and values.get(name) is not None and is_numeric(dtype := features.dtypes[name]):
+            if values[name] == [] and dtype.value_type != item_type(dtype):
+                continue  # No array, because nobody knows how long the lists would be that it has not.
             try:
-                values[name] = np.array(values[name], item_type(features.dtypes[name]).to_pandas_dtype())
+                values[name] = np.array(values[name], item_type(dtype).to_pandas_dtype())
             except (TypeError, ValueError) as error:
                 raise Refused(f"column {name!r} is no array: {error}") from error
     label = columns.label

@@ -54,6 +54,7 @@ from packtrain._storage.remote.client import ObjectStore
 from packtrain._storage.remote.download import download_all
 from packtrain._storage.remote.objects import ListedObject, Objects
 from packtrain._storage.remote.urls import Url
+from packtrain._storage.staging.documents import PROVENANCE
 from packtrain._storage.staging.version_documents import VersionDocuments
 
 from .object_output import ObjectOutput, require_exclusive, spool_for, upload_compared
@@ -98,7 +99,7 @@ class ObjectWorkplace(Workplace):
         if not dry_run:
             # A document that never changes, so that nothing is lost if it is written again.
             url = self._url / (version_name(1) if has_versions(self.folder) else PLAN)
-            advice = "Nothing was changed. Stage the dataset, change the copy, and upload that"
+            advice = "Nothing was changed. Stage the dataset, pack the copy into a folder, change that, and upload it"
             require_exclusive(self._objects, url, self._url, advice)
             if not has_versions(self.folder):
                 return self._begun()
@@ -301,10 +302,15 @@ def workplace_at(place: Location, *, changing: bool = True) -> Iterator[Workplac
         changing: False if it is only to be read.
 
     Raises:
-        UsageError: Nothing can be written there.
+        UsageError: Nothing can be written there, or it is a staged copy.
         PackError: There is no room for a spool.
     """
     if not isinstance(place, Url):
+        if changing and (place / PROVENANCE).exists():
+            raise UsageError(
+                f"{place} is a staged copy, and whoever stages the same dataset would get what is changed here: change "
+                f"the dataset itself, and stage it again; or make one of your own to change: packtrain pack {place} OUT"
+            )
         yield Workplace(place)
         return
     if changing:

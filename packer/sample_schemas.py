@@ -180,7 +180,7 @@ def _array_field(column: FieldColumn, values: Sequence[Any], files: Files) -> Fi
             f"array {column.name}: none of the first samples has it, so type and shape are unknown: say its `dtype` "
             "and `shape`"
         )
-    fields = []
+    fields, open_fields = list[Field](), list[Field]()
     for value in values:
         if isinstance(value, str | os.PathLike):
             form = array_form(files.read(os.fspath(value)), by_path=True)
@@ -191,8 +191,8 @@ def _array_field(column: FieldColumn, values: Sequence[Any], files: Files) -> Fi
             form = ArrayForm(array.dtype.newbyteorder("<"), array.shape)
         dtype = column.dtype or form.dtype.str
         check_array(column.name, dtype, form.shape)
-        fields.append(Field(column.name, "array", dtype=dtype, shape=form.shape))
-    return reduce(_joined, fields)
+        (open_fields if form.is_open else fields).append(Field(column.name, "array", dtype=dtype, shape=form.shape))
+    return reduce(_joined, fields or open_fields)
 
 
 def _is_wide(value: Any, files: Files) -> bool:

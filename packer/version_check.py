@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final
 
 import numpy as np
@@ -44,11 +44,13 @@ from packtrain._storage.remote.urls import Url
 from .problem import Problem
 
 PLACES: Final = (SEGMENTS, LAYERS, DROPPED, SIDES)
+_OTHERS: Final = (VERSIONS, PINS, "")
+"""Folders in which only files may be left that were never finished."""
 _PART: Final = re.compile(r"[0-9a-f]{16}(\.npy)?")
 
 
 @dataclass(frozen=True)
-class VersionPart:
+class CheckedPart:
     """A segment or a layer.
 
     Attributes:
@@ -84,14 +86,14 @@ def live_versions(folder: Path) -> tuple[list[Version], list[Problem]]:
     return versions, problems
 
 
-def parts_of(versions: list[Version]) -> list[VersionPart]:
+def parts_of(versions: list[Version]) -> list[CheckedPart]:
     """Every segment and layer of these versions, once."""
-    parts: dict[str, VersionPart] = {}
+    parts: dict[str, CheckedPart] = {}
     for version in versions:
         for segment in version.segments:
-            layers = [VersionPart(f"{LAYERS}/{layer.name}", segment, layer) for layer in segment.layers]
+            layers = [CheckedPart(f"{LAYERS}/{layer.name}", segment, layer) for layer in segment.layers]
             name = BASE if segment.name == BASE else f"{SEGMENTS}/{segment.name}"
-            for part in (VersionPart(name, segment), *layers):
+            for part in (CheckedPart(name, segment), *layers):
                 parts.setdefault(part.name, part)
     return list(parts.values())
 
@@ -125,7 +127,7 @@ def check_versions(folder: Path, versions: list[Version]) -> Iterator[Problem]:
                     yield Problem(f"{SIDES}/{sides.name}.npy", str(error))
 
 
-def check_layer(folder: Path, part: VersionPart) -> Iterator[Problem]:
+def check_layer(folder: Path, part: CheckedPart) -> Iterator[Problem]:
     """Compares the order of a layer with that of its segment."""
     assert part.layer is not None, "a segment has no order but its own"
     try:
@@ -146,8 +148,8 @@ def named_by(versions: list[Version]) -> set[str]:
 def unnamed(folder: Path, named: Collection[str]) -> list[str]:
     """The parts that lie beside those that are `named`, and are called like one."""
     found = [
-        f"{place}/{entry}"
-        for place in PLACES
+        str(PurePath(place, entry))
+        for place in (*PLACES, *_OTHERS)
         if (folder / place).is_dir()
         for entry in sorted(os.listdir(folder / place))
     ]
@@ -159,8 +161,10 @@ def is_part(name: str) -> bool:
 
     All else is somebody else's. In a staged copy the segment of the folder itself lies beside these.
     """
-    place, _, entry = name.partition("/")
-    return place in PLACES and (_PART.fullmatch(entry) is not None or is_temporary(Path(entry)))
+    place, _, entry = name.rpartition("/")
+    if place in PLACES and _PART.fullmatch(entry):
+        return True
+    return place in (*PLACES, *_OTHERS) and is_temporary(Path(entry))
 
 
 def orphans(folder: Path, versions: list[Version]) -> list[str]:
@@ -179,7 +183,7 @@ def orphans_at(url: Url, objects: Objects, folder: Path) -> list[str]:
 
 
 @contextmanager
-def seen_alone(folder: Path, part: VersionPart, *, with_shards: bool = True) -> Iterator[Path]:
+def seen_alone(folder: Path, part: CheckedPart, *, with_shards: bool = True) -> Iterator[Path]:
     """Gives a folder in which a segment or layer is a dataset like any other.
 
     That of the segment in the dataset's own folder is made of links, because its manifest has another name there. With
@@ -205,7 +209,7 @@ def seen_alone(folder: Path, part: VersionPart, *, with_shards: bool = True) -> 
         yield Path(name)
 
 
-def inside(part: VersionPart, problem: Problem) -> Problem:
+def inside(part: CheckedPart, problem: Problem) -> Problem:
     """A problem of a part, seen from the dataset."""
     if part.name == BASE:
         return replace(problem, file=BASE_MANIFEST) if problem.file == MANIFEST else problem

@@ -520,13 +520,15 @@ def open_dataset(
     check, scaled = checked_check(check), flag("scaled", scaled)
     sides = (split,) if isinstance(split, str) else split if split is None else items("split", split, "names of sides")
     of_store = partial(PackedSamples, decoder=decoder, scaled=scaled, fields=fields)
+    store = None
     try:
         store = open_store(path, stage, budget, io=io, check=check)
     except UnsupportedVersion:
         # Only who meets one asks: most datasets have no versions.
-        if not is_changed(location := place_of("path", path)):
+        if not is_changed(place_of("path", path)):
             raise
-        place = VersionPlace(location, of_store, stage, budget, io, check, sides)
+    if store is None:
+        place = VersionPlace(place_of("path", path), of_store, stage, budget, io, check, sides)
         return VersionDataset(place, version, transform, target_transform)
     if sides is not None:
         raise not_split(os.fspath(path))

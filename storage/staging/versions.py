@@ -23,7 +23,7 @@ from packtrain._core.versions import ManifestInfo, Version, load_part
 from ..location import Location, object_store
 from ..remote.objects import Objects
 from ..remote.urls import Url
-from .copying import wait_for_build_lock
+from .copying import delete_temporaries, wait_for_build_lock
 from .documents import STREAM, STREAMED, Provenance, in_blocks, write_origin, write_provenance
 from .eviction import discard_copy, make_room, under_ledger
 from .folder import Folder
@@ -199,8 +199,9 @@ class SourceVersion:
 
     def _write(self, entry: Folder, links: Mapping[str, Path], streamed: bool) -> None:
         folder = _version_in(entry, streamed)
-        for name in {name.rpartition("/")[0] for name in (*self.files, *links)} - {""}:
-            folder.own_folder(name)
+        inside = {name.rpartition("/")[0] for name in (*self.files, *links)} - {""}
+        for each in (entry, folder, *map(folder.own_folder, inside)):
+            delete_temporaries(each)
         for name, path in links.items():
             if folder.link_target(name) != path:
                 folder.link(name, path)

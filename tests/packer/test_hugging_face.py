@@ -66,9 +66,15 @@ def test_columns_of_any_type_and_name_become_fields(tmp_path: Path) -> None:
     rows = range(COUNT)
     texts, structs = [f"n° {row}" for row in rows], [{"b": row} for row in rows]
     ids, vectors = [list(range(row)) for row in rows], [[row / 7, float("nan")] for row in rows]
+    boxes = [[[row, each] for each in range(row % 3)] for row in rows]
     some: list[Any] = [None if row % 4 == 1 else f"n° {row}" for row in rows]
     columns: dict[str, tuple[str, Any, list[Any]]] = {
         "ids": ("ids", pa.array(ids, pa.list_(pa.int16())), [np.array(each, "i2") for each in ids]),
+        "boxes": (
+            "boxes",
+            pa.array(boxes, pa.list_(pa.list_(pa.float32()))),
+            [np.array(each, "f4").reshape(-1, 2) for each in boxes],
+        ),
         "vector": ("vector", pa.array(vectors, pa.list_(pa.float32())), [np.array(each, "f4") for each in vectors]),
         "age": ("age", pa.array(rows, pa.uint8()), [np.array(row, "u1") for row in rows]),
         "Alt-Text": ("alt_text", pa.array(texts).dictionary_encode(), texts),

@@ -32,6 +32,7 @@ from packtrain import (
     verify,
 )
 from packtrain._core import version_files, versions
+from packtrain._core.files import temporary_path
 from packtrain._core.manifest import manifest_bytes
 from packtrain._core.versions import newest_version
 from packtrain._packer import removing
@@ -196,15 +197,20 @@ def test_what_writers_left_is_removed_and_what_they_write_is_not(out: Path) -> N
     left = out / "segments" / ("0" * 16)
     left.mkdir()
     rows = out / "dropped" / f"{'2' * 16}.npy"
-    rows.write_bytes(b"rows")
+    files = [rows, *(temporary_path(out / name) for name in ("manifest.json", "versions/00000009.json", "pins/one"))]
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(b"rows")
     samples = held(open_dataset(out))
     with writing(at_work):
         assert drop_version(out).removed == (f"segments/{left.name}",)
         assert at_work.exists()
     assert drop_version(out).removed == (f"layers/{at_work.name}",)
-    assert verify(out).orphans == (f"dropped/{rows.name}",)
-    os.utime(rows, (0, time.time() - WEEK - 60))
-    assert drop_version(out).removed == (f"dropped/{rows.name}",)
+    names = {str(file.relative_to(out)) for file in files}
+    assert {*verify(out).orphans} == names
+    for file in files:
+        os.utime(file, (0, time.time() - WEEK - 60))
+    assert {*drop_version(out).removed} == names
     assert held(open_dataset(out)) == samples
 
 

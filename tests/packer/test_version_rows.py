@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.support import encoded, image_set, packed, picture
+from helpers.support import encoded, image_set, packed, picture, tree
 
 from packtrain import (
     FieldColumn,
@@ -17,10 +18,14 @@ from packtrain import (
     append,
     compact,
     drop_rows,
+    drop_version,
     open_dataset,
     pack,
     pack_status,
     purge,
+    relabel,
+    split,
+    stage,
     tune,
     verify,
 )
@@ -109,6 +114,46 @@ def test_a_dataset_with_class_names_is_appended_to_one(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="label 0 is 'bird' in what is appended, but 'cat' in the dataset"):
         append(tmp_path / "one", tmp_path / "other")
     assert len(open_dataset(tmp_path / "one")) == 6
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["packed", "changed"])
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path, begun: bool, dry_run: bool) -> None:
+    image_set(tmp_path, 3)
+    for name, line in (("one", "image 0.jpg cat"), ("more", "image 1.jpg cat"), ("other", "image 2.jpg bird")):
+        (tmp_path / f"{name}.txt").write_text(f"{line}\n")
+        pack(tmp_path / f"{name}.txt", tmp_path / name, PackOptions(label_names=True))
+    if begun:
+        append(tmp_path / "one", tmp_path / "more")
+    before = tree(tmp_path / "one")
+    with pytest.raises(UsageError, match="label 0 is 'bird' in what is appended"):
+        append(tmp_path / "one", tmp_path / "other", dry_run=dry_run)
+    assert tree(tmp_path / "one") == before
+
+
+COMMANDS: dict[str, Callable[[Path], object]] = {
+    "append": lambda copy: append(copy, copy),
+    "add-field": lambda copy: add_field(copy, copy / "captions.csv", []),
+    "compact": compact,
+    "drop-rows": lambda copy: drop_rows(copy, [0]),
+    "drop-version": drop_version,
+    "purge": lambda copy: purge(copy, [0]),
+    "relabel": lambda copy: relabel(copy, copy / "labels.txt"),
+    "split": lambda copy: split(copy, val=0.5),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_staged_copy_is_not_changed(changed: Path, tmp_path: Path, name: str) -> None:
+    """Whoever stages the same version would get the changed rows."""
+    (tmp_path / "fast").mkdir()
+    copy = stage(changed, tmp_path / "fast")
+    before = tree(copy.path)
+    with pytest.raises(UsageError, match=rf"is a staged copy.*packtrain pack {copy.path} OUT$"):
+        COMMANDS[name](copy.path)
+    assert tree(copy.path) == before
+    pack(copy.path, tmp_path / "own")
+    assert drop_rows(tmp_path / "own", [0]).dropped == 1
 
 
 def test_labels_that_may_be_names_or_numbers_are_not_guessed(tmp_path: Path) -> None:

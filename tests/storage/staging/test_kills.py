@@ -24,6 +24,7 @@ from helpers.staging.unused import room_for, staged
 from helpers.support import flip, held, tree
 
 from packtrain import StageOptions, append, compact, drop_rows, open_dataset, purge, stage, verify
+from packtrain._core.files import is_temporary
 from packtrain._readers.dataset.image_dataset import caches_of
 from packtrain._storage.remote import client
 from packtrain._storage.streams import opening
@@ -299,6 +300,7 @@ def test_who_copies_a_version_dies_and_then_it_is(
         MEANWHILE[meanwhile](changed, datasets[2])
         assert held(open_dataset(changed, stage=place)) == held(open_dataset(changed))
         assert verify(next(root_of(place).glob("*-version-*"))).problems == ()
+        assert not [path for path in root_of(place).glob("*-version-*/**/*") if is_temporary(path)]
         if meanwhile.startswith("purged"):
             with pytest.raises(UsageError, match="version 3 was dropped"):
                 stage(changed, place, version=3)
