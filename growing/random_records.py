@@ -25,7 +25,8 @@ class RandomRecords:
 
     Attributes:
         path: Folder of the dataset.
-        fields: Names of the fields to copy, ``"label"`` among them if the labels are to be; None: everything.
+        fields: Names of the fields to copy, ``"label"`` among them if the labels are to be; None: the labels and all
+            fields but numbers and strings, which lie in the index.
         seed: Decides the orders; None: other ones whenever the source is called.
 
     Raises:
@@ -77,15 +78,15 @@ class RandomRecords:
     def _schema(self, store: RecordStore) -> Schema:
         """Return the schema of what is copied. A cache has no names of classes."""
         schema = store.schema
-        wanted = list(schema.fields) if self.fields is None else [schema[name] for name in self.fields if name != LABEL]
+        if self.fields is None:
+            return Schema(schema.in_shards.fields, schema.labels)
+        wanted = [schema[name] for name in self.fields if name != LABEL]
         for field in wanted:
             if field.indexed:
                 raise UsageError(
                     f"{self.path}: the {field.kind} {field.name} lies in the index, and a growing cache has records "
                     f"alone: name the others, as in fields={schema.in_shards.names}"
                 )
-        if self.fields is None:
-            return Schema(schema.fields, schema.labels)
         if LABEL in self.fields and schema.labels.kind == "none":
             raise UsageError(f"{self.path} has no labels: leave out {LABEL!r}")
         wanted.sort(key=schema.fields.index)

@@ -88,7 +88,7 @@ def add_field(
     columns = tuple(instance("fields", field, FieldColumn) for field in fields)
     flag("dry_run", dry_run)
     flag("replace_existing", replace_existing)
-    with workplace_at(place_of("dataset", dataset)) as place, place.held(dry_run=dry_run) as newest:
+    with workplace_at(place_of("dataset", dataset)) as place, place.held() as newest:
         _require_addable(columns, newest, replaced=replace_existing)
         planned = _planned(place, newest, listed, columns, key, None if root is None else path_of("root", root))
         if dry_run:
@@ -96,6 +96,7 @@ def add_field(
             names = (f"{LAYERS}/{place.expected_name(layer.plan)}" for layer in planned)
             return would_be(place, newest, newest.records, *names, bytes=size)
         change = Change("add-field", f"added {', '.join(column.name for column in columns)} from {listed.name}")
+        place.begin()
         with ExitStack() as stack:
             layers: dict[str, list[Layer]] = {each.name: [] for each in newest.segments}
             for layer in planned:

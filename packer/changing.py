@@ -146,7 +146,7 @@ def append(
     workers = whole("num_workers", num_workers, 1)
     listed = place_of("source", source)
     with workplace_at(place_of("dataset", dataset)) as place:
-        with place.held(dry_run=True) as newest:
+        with place.held() as newest:
             like = options_like(place, newest)
         if isinstance(listed, Path) and is_dataset(listed):
             # It says itself what its rows are.
@@ -225,16 +225,22 @@ def drop_rows(
         PacktrainError: The dataset cannot be read, or not be written to.
     """
     flag("dry_run", dry_run)
-    with workplace_at(place_of("dataset", dataset)) as place, place.held(dry_run=dry_run) as newest:
+    with workplace_at(place_of("dataset", dataset)) as place, place.held() as newest:
         numbers = rows_to_drop(place, newest, rows, where)
         chosen = dict(by_segment(place, newest, numbers))
         if dry_run:
             left = newest.records - len(numbers)
             files = [f"{DROPPED}/*.npy" for each in newest.segments if 0 < len(chosen.get(each.name, ())) < each.rows]
             return would_be(place, newest, left, *files, dropped=len(numbers))
-        change = Change("drop-rows", f"dropped {len(numbers):,} rows")
+        change = Change("drop-rows", f"dropped {counted(len(numbers))}")
+        place.begin()
         version = place.publish(partial(without_rows, place, chosen, change))
     return ChangeReport(place.address, version.number, version.records, dropped=len(numbers))
+
+
+def counted(rows: int) -> str:
+    """A number of rows, in words."""
+    return "1 row" if rows == 1 else f"{rows:,} rows"
 
 
 def rows_to_drop(

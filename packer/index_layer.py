@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from packtrain._core.errors import ListError
+from packtrain._core.files import remove_temporaries
 from packtrain._core.index import ROW_COLUMNS, Index
-from packtrain._core.manifest import Manifest
+from packtrain._core.manifest import INDEX, Manifest
 from packtrain._core.options import LabelSpec
 from packtrain._core.schema import LABEL, Field, Schema
 from packtrain._core.versions import Layer, Segment, segment_manifest
@@ -157,6 +158,9 @@ class IndexLayer:
                 shards=(),
             )
             write_dataset(folder, schema, columns, NO_GAPS, [], described)
+        # Nobody else writes here. What is left is of a run that was killed.
+        for each in (folder, folder / INDEX):
+            remove_temporaries(each)
 
 
 def _plan(name: str, segment: Manifest, content: str) -> Plan:

@@ -74,12 +74,13 @@ def compact(
     function("on_progress", on_progress)
     flag("dry_run", dry_run)
     # One that was never changed has one segment, and stays as it is.
-    with workplace_at(place_of("dataset", dataset)) as place, place.held(dry_run=True) as newest:
+    with workplace_at(place_of("dataset", dataset)) as place, place.held() as newest:
         place.bring_manifests(newest)
         runs = [run for run in _runs(place.folder, newest, most) if len(run) > 1]
         if not runs:
             return ChangeReport(place.address, newest.number, newest.records, dry_run=dry_run)
-        place.begin(dry_run=dry_run)
+        if not dry_run:
+            place.begin()
         count = sum(map(len, runs))
         change = Change("compact", f"joined {count:,} segments into {len(runs):,}")
         return rewrite(place, newest, runs, change, workers=workers, dry_run=dry_run, on_progress=on_progress)

@@ -89,7 +89,7 @@ def merge_datasets(
     target = place_of("out", out)
     function("on_progress", on_progress)
     if len(locations) < 2:
-        raise UsageError("`sources` needs two datasets or more")
+        raise UsageError("merging takes two datasets or more: name them, and the folder or address of the new one")
     for location in locations:
         require_outside(location, target)
     with ExitStack() as stack:
@@ -97,7 +97,7 @@ def merge_datasets(
         datasets = list[tuple[Workplace, Version]]()
         for location in locations:
             place = stack.enter_context(workplace_at(location, changing=False))
-            version = place.begin(dry_run=True)
+            version = place.newest()
             place.bring_manifests(version)
             folder = place.folder
             if (

@@ -89,26 +89,26 @@ class ObjectWorkplace(Workplace):
         return self._url
 
     @override
-    def begin(self, *, dry_run: bool = False) -> Version:
+    def newest(self) -> Version:
         try:
             self._take(MANIFEST, MOST_BYTES)
         except NotThere as error:
             raise NotADataset(f"there is no dataset at {self._url}: {error}", file=MANIFEST) from error
         if has_versions(self.folder):
             self._take_newest()
-        if not dry_run:
-            # A document that never changes, so that nothing is lost if it is written again.
-            url = self._url / (version_name(1) if has_versions(self.folder) else PLAN)
-            advice = "Nothing was changed. Stage the dataset, pack the copy into a folder, change that, and upload it"
-            require_exclusive(self._objects, url, self._url, advice)
-            if not has_versions(self.folder):
-                return self._begun()
-        return super().begin(dry_run=dry_run)
+        return super().newest()
 
-    def _begun(self) -> Version:
-        """Makes a dataset of versions of a packed one."""
-        first = super().begin()
-        name = version_name(first.number)
+    @override
+    def begin(self) -> None:
+        self.newest()
+        # A document that never changes, so that nothing is lost if it is written again.
+        url = self._url / (version_name(1) if has_versions(self.folder) else PLAN)
+        advice = "Nothing was changed. Stage the dataset, pack the copy into a folder, change that, and upload it"
+        require_exclusive(self._objects, url, self._url, advice)
+        if has_versions(self.folder):
+            return
+        super().begin()
+        name = version_name(1)
         for file in (BASE_MANIFEST, name):
             self._objects.write(self._url / file, (self.folder / file).read_bytes(), new=True)
             # Whoever does the same at this time writes the same bytes.
@@ -118,7 +118,6 @@ class ObjectWorkplace(Workplace):
                 )
         self._objects.write(self._url / MANIFEST, (self.folder / MANIFEST).read_bytes())
         self._take_newest()
-        return super().begin()
 
     @override
     def bring(self, names: Iterable[str]) -> None:

@@ -55,7 +55,7 @@ def pin(dataset: str | os.PathLike[str], version: int, *, by: str) -> Location:
     with workplace_at(place_of("dataset", dataset)) as place:
         folder = place.folder
         require_no_links(folder)
-        if number != place.begin(dry_run=True).number:
+        if number != place.newest().number:
             if not has_versions(folder):
                 raise UsageError(f"{place.address} has only version 1: it was never changed since it was packed")
             place.bring_versions()

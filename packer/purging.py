@@ -19,7 +19,7 @@ from packtrain._core.version_files import DROPPED, SEGMENTS, has_versions, is_dr
 from packtrain._core.versions import Change, Segment, Version, load_version
 from packtrain._storage.remote.urls import place_of
 
-from .changing import ChangeReport, by_segment, require_own_shards, rows_to_drop, without_rows, would_be
+from .changing import ChangeReport, by_segment, counted, require_own_shards, rows_to_drop, without_rows, would_be
 from .joining import Progress, rewrite, segment_bytes
 from .object_workplace import workplace_at
 from .removing import drop_versions, remove_unneeded, sole_user
@@ -64,20 +64,18 @@ def purge(
     function("on_progress", on_progress)
     flag("dry_run", dry_run)
     with workplace_at(place_of("dataset", dataset)) as place, file_errors(place.folder):
-        newest = place.begin(dry_run=True)
+        newest = place.newest()
         with _unless_changed(place, newest):
             place.bring_manifests(newest)
-            # Before it is made a dataset of versions.
             require_own_shards(place, newest.segments)
-        newest = place.begin(dry_run=dry_run)
-        with _unless_changed(place, newest):
-            place.bring_manifests(newest)
             named = rows is not None or where is not None
             numbers = rows_to_drop(place, newest, rows, where) if named else np.empty(0, np.int64)
             chosen = dict(by_segment(place, newest, numbers))
         affected = [each for each in newest.segments if each.dropped is not None or each.name in chosen]
         kept = tuple(each for each in newest.segments if each not in affected)
-        old = [1]
+        if affected and not dry_run:
+            place.begin()
+        old = [1] if affected else []
         if has_versions(place.folder):
             place.bring_versions()
             old = _versions_beyond(place.folder, newest.number, {each.name for each in kept})
@@ -87,7 +85,7 @@ def purge(
             raise UsageError(f"{place.address}: there is nothing to remove: say which rows, by `rows` or `where`")
         left = [each for each in affected if each.rows > len(chosen.get(each.name, ()))]
         # Before anything is written: it may be refused.
-        again = Change("purge", f"wrote {len(left):,} segments again")
+        again = Change("purge", f"wrote {len(left):,} segment(s) again")
         with _unless_changed(place, newest):
             rewrite(place, newest, [[each] for each in left], again, workers=workers, dry_run=True, on_progress=None)
         if dry_run:
@@ -96,7 +94,7 @@ def purge(
             removal = remove_unneeded(place, old, dry_run=True, kept=named_by([replace(newest, segments=kept)]))
             return replace(report, removal=removal)
         if chosen:
-            change = Change("drop-rows", f"dropped {len(numbers):,} rows")
+            change = Change("drop-rows", f"dropped {counted(len(numbers))}")
             place.publish(partial(without_rows, place, chosen, change))
         try:
             return _finished(place, workers, on_progress, len(numbers))
@@ -137,7 +135,7 @@ def _unless_changed(place: Workplace, newest: Version) -> Iterator[None]:
     try:
         yield
     except (DatasetError, FileNotFoundError) as error:
-        if place.begin(dry_run=True).number == newest.number:
+        if place.newest().number == newest.number:
             raise
         raise OutputConflict(
             f"{place.address} was changed by somebody else meanwhile ({error}). Run the command again"
@@ -146,14 +144,14 @@ def _unless_changed(place: Workplace, newest: Version) -> Iterator[None]:
 
 def _finished(place: Workplace, workers: int, on_progress: Progress | None, dropped: int) -> ChangeReport:
     """Removes the bytes of the rows that were dropped."""
-    newest = place.begin(dry_run=True)
+    newest = place.newest()
     affected = [[each] for each in newest.segments if each.dropped is not None]
     if affected:
         gone = sum(each.records - each.rows for (each,) in affected)
-        change = Change("purge", f"wrote {len(affected):,} segments again without {gone:,} rows")
+        change = Change("purge", f"wrote {len(affected):,} segment(s) again without {counted(gone)}")
         with _unless_changed(place, newest):
             rewrite(place, newest, affected, change, workers=workers, dry_run=False, on_progress=on_progress)
-    newest = place.begin(dry_run=True)
+    newest = place.newest()
     place.bring_versions()
     old = _versions_beyond(place.folder, newest.number, {each.name for each in newest.segments})
     removal = drop_versions(place, old, dry_run=False)

@@ -79,13 +79,12 @@ def relabel(
         raise UsageError("`classes` and `rename` both say what classes are called: leave out one of them")
     names = None if classes is None else read_class_names(classes)
     with workplace_at(place_of("dataset", dataset)) as place:
-        newest = place.begin(dry_run=True)
+        newest = place.newest()
         if newest.labels.kind == "none":
             raise UsageError(
                 f"{place.address} has no labels that could be others: add a field of numbers (`packtrain add-field`)"
             )
         wanted = _Wanted(place, names, instance("rename", rename or {}, dict))
-        # Who asks for what cannot be leaves a dataset that is as it was packed alone.
         known = wanted.classes_of(newest)
         if listed is not None:
             if label_names is None:
@@ -99,7 +98,6 @@ def relabel(
         if dry_run:
             paths = (f"{LAYERS}/{place.expected_name(layer.plan)}" for layer in found)
             return replace(would_be(place, newest, newest.records, *paths), relabelled=rows)
-        # Only now: where nothing changes, a packed dataset stays as it is.
         place.begin()
         before = newest
 

@@ -88,7 +88,7 @@ def drop_version(
     flag("dry_run", dry_run)
     with workplace_at(place_of("dataset", dataset)) as place:
         require_no_links(place.folder)
-        place.begin(dry_run=True)
+        place.newest()
         if not has_versions(place.folder):
             raise UsageError(f"{place.address} has no versions: it was never changed since it was packed")
         place.bring_versions()

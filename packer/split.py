@@ -94,11 +94,9 @@ def split(
     )
     flag("dry_run", dry_run)
     with workplace_at(place_of("dataset", dataset)) as place:
-        # Who asks for what cannot be leaves a dataset that is as it was packed alone.
-        wanted.of(place.begin(dry_run=True))
-        newest = place.begin(dry_run=dry_run)
+        before = newest = place.newest()
+        found = _Found.of(place, newest, wanted)
         if dry_run:
-            found = _Found.of(place, newest, wanted)
             if not found.changed:
                 return ChangeReport(place.address, newest.number, newest.records, sides=found.counts, dry_run=True)
             report = would_be(place, newest, newest.records, *[f"{SIDES}/*.npy"] * len(found.changed))
@@ -106,10 +104,12 @@ def split(
 
         def divided(newest: Version) -> Version:
             """The version that follows `newest`, each row of which is on a side; `newest` if that is so already."""
-            nonlocal found
-            found = _Found.of(place, newest, wanted)
+            nonlocal before, found
+            if newest != before:
+                before, found = newest, _Found.of(place, newest, wanted)
             return found.version_after(place.folder, newest) if found.changed else newest
 
+        place.begin()
         version = place.publish(divided)
     return ChangeReport(place.address, version.number, version.records, sides=found.counts)
 

@@ -39,23 +39,29 @@ class Workplace:
         """The place of the dataset, for messages and reports."""
         return self.folder
 
-    def begin(self, *, dry_run: bool = False) -> Version:
-        """Returns the newest version, and makes a dataset of versions of a packed one, unless this is a dry run.
+    def newest(self) -> Version:
+        """Returns the newest version.
+
+        Raises:
+            DatasetError: There is no sound dataset.
+        """
+        return newest_version(self.folder)
+
+    def begin(self) -> None:
+        """Makes a dataset of versions of a packed one. Who asks for what cannot be is refused before.
 
         Raises:
             DatasetError: There is no sound dataset.
             OutputConflict: A link stands in the place of one of its folders.
             PackError: It cannot be written to.
         """
-        if not dry_run:
-            with file_errors(self.folder):
-                begin_versions(self.folder)
-        return newest_version(self.folder)
+        with file_errors(self.folder):
+            begin_versions(self.folder)
 
     @contextmanager
-    def held(self, *, dry_run: bool = False) -> Iterator[Version]:
-        """Gives what `begin` returns; where there are locks, nothing of it is removed as long as the block takes."""
-        newest = self.begin(dry_run=dry_run)
+    def held(self) -> Iterator[Version]:
+        """Gives the newest version; where there are locks, nothing of it is removed as long as the block takes."""
+        newest = self.newest()
         with ExitStack() as stack:
             while has_versions(self.folder):
                 try:
@@ -63,7 +69,7 @@ class Workplace:
                     break
                 except UsageError:
                     # Somebody has just made a newer one, and dropped this one.
-                    before, newest = newest, self.begin(dry_run=True)
+                    before, newest = newest, self.newest()
                     if before.number == newest.number:
                         raise
             yield newest

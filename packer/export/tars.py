@@ -18,7 +18,7 @@ from packtrain._core.schema import IMAGE
 from packtrain._formats.tar.reader import BLOCK
 
 from .names import Names, class_folders
-from .target import ExportTask, PartProgress, Sample, Target, words
+from .target import CLASSES, ExportTask, PartProgress, Sample, Target, can_be_listed, words
 
 _JSON_LABEL = "label.json"
 
@@ -65,7 +65,10 @@ class TarTarget(Target):
                 options += ["--field", f"{field.name}={field.name}.png:mask"]
             elif field.kind == "bytes":
                 options += ["--field", f"{field.name}={field.name}.bin"]
-        return words("packtrain", "index", self.out, "OUT", *options)
+        again = words("packtrain", "index", self.out, "OUT", *options)
+        # Tars have no names of classes.
+        named = can_be_listed(self.schema.classes)
+        return f"{again} && {words('packtrain', 'relabel', 'OUT', '--classes', self.out / CLASSES)}" if named else again
 
 
 def _header(name: str, size: int) -> bytes:

@@ -195,11 +195,11 @@ def warnings(folder: Path, source: Location, need: int) -> list[str]:
     Raises:
         OSError: `folder` or `source` does not exist.
     """
-    system = FileSystem.inspect(folder)
+    system, meminfo = FileSystem.inspect(folder), Path("/proc/meminfo")
     same = isinstance(source, Path) and os.stat(folder).st_dev == os.stat(source).st_dev
     return [
         *private(folder.resolve(), read_mounts(), read_mounts(1), os.environ.get("SLURM_JOB_ID")),
-        *swapping(system, need, Path("/proc/meminfo").read_text()),
+        *swapping(system, need, meminfo.read_text() if meminfo.exists() else ""),
         *([_NOTHING_GAINED.format(source=source, folder=folder)] if same else ()),
     ]
 

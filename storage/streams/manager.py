@@ -423,11 +423,12 @@ class CacheManager:
 
     def _too_small(self, need: int, fewest: int, jobs: Collection[str]) -> str:
         fits = fewest <= self._budget - self._overhead
+        # Not to how much: this may be the share of a segment in the budget of its dataset.
+        missing = -(-(need + self._overhead - self._budget) // (1 << 20))
         shared = f" for this job and {', '.join(jobs)} together" if jobs else ""
         return (
             f"the cache {self._entry} needs {size(need + self._overhead)}{shared}, and its budget is "
-            f"{size(self._budget)}: raise the budget, to "
-            f'"{-(-(need + self._overhead) // (1 << 20))}MiB" or more'
+            f"{size(self._budget)}: raise the budget by {missing} MiB or more"
             + (", or use fewer lanes= or a smaller window= of ChunkShuffled" if fits else "")
         )
 

@@ -383,7 +383,7 @@ def test_what_does_not_fit_names_both(sources: list[Path], tmp_path: Path) -> No
     add_field(sources[1], tmp_path / "values.jsonl", [FieldColumn("caption", "json", "caption", False, optional=True)])
     with pytest.raises(UsageError, match=rf"caption: kind is 'json' in {sources[1]}, but 'text' in {one}"):
         merge_datasets(sources, out)
-    with pytest.raises(UsageError, match="needs two datasets or more"):
+    with pytest.raises(UsageError, match="takes two datasets or more"):
         merge_datasets([one], out)
     with pytest.raises(UsageError, match="or inside it"):
         merge_datasets(sources, one / "inside")
@@ -433,6 +433,6 @@ def test_the_command_tells_the_two_apart(sources: list[Path], tmp_path: Path) ->
     assert "version 1 has the 9 rows of 2 datasets" in said(*sources, out)
     assert said("--max-rejects", "3", *sources, out).startswith("--max-rejects is for the parts of one dataset")
     assert said(out, "--dry-run").startswith("--dry-run is for datasets that are merged")
-    assert "needs two datasets or more" in said(sources[0], out)
+    assert "takes two datasets or more" in said(sources[0], out)
     assert "nothing was packed or indexed there" in said(tmp_path / "nothing")
     assert "cannot be written to" in said(*sources, "https://host/out")

@@ -319,11 +319,11 @@ def test_an_answer_of_a_server_is_lost(store: Server, labelled: Path, tmp_path: 
     assert labels_of(copy) == [1, 2, 3, 4, 5]
 
 
-def test_a_server_that_ignores_the_condition_is_refused(store: Server, labelled: Path) -> None:
-    url = uploaded(store, labelled)
+def test_a_server_that_ignores_the_condition_is_refused(store: Server, labelled: Path, tmp_path: Path) -> None:
+    url, more = uploaded(store, labelled), listed(tmp_path, 10, 1)
     before = objects_of(store, url)
     with behind(store, Rule(Unconditional(), "PUT", times=None)), pytest.raises(RemoteError, match="ignores"):
-        append(url, labelled.parent / "0.txt")
+        append(url, more)
     assert objects_of(store, url) == before
 
 

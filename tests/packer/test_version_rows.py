@@ -29,7 +29,7 @@ from packtrain import (
     tune,
     verify,
 )
-from packtrain.errors import UsageError
+from packtrain.errors import PacktrainError, UsageError
 
 FIELDS = ("image", "label", "caption")
 
@@ -189,3 +189,26 @@ def test_paths_stay_byte_for_byte(tmp_path: Path, change: str) -> None:
     dataset = open_dataset(out)
     found = [os.fsencode(dataset.filename(row)) for row in range(len(dataset))]
     assert found == (names[::2] if change == "purge" else names)
+
+
+REFUSED: dict[str, Callable[[Path], object]] = {
+    "append": lambda out: append(out, out.parent / "typo.txt"),
+    "add-field": lambda out: add_field(out, out.parent / "typo.txt", []),
+    "drop-rows": lambda out: drop_rows(out, [99]),
+    "purge": lambda out: purge(out, [99]),
+    "purge nothing": purge,
+    "relabel": lambda out: relabel(out, out.parent / "typo.txt"),
+    "split": lambda out: split(out, val=2.0),
+    "split by": lambda out: split(out, val=0.5, by="nothing"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_leaves_a_packed_dataset_as_it_is(tmp_path: Path, name: str) -> None:
+    """A release that knows no versions goes on to read it."""
+    out = packed(image_set(tmp_path, 3), tmp_path / "out", "tar")
+    (tmp_path / "typo.txt").write_text("no such image.jpg 1\n")
+    before = tree(out)
+    with pytest.raises(PacktrainError):
+        REFUSED[name](out)
+    assert tree(out) == before

@@ -7,6 +7,7 @@ fetching processes are real.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from itertools import islice
@@ -195,7 +196,7 @@ class TestConcatenations:
             loader_of(dataset, sampler=order) as loader,
         ):
             next(iter(loader))
-        named = str(caught.value).split('to "')[1].split('"')[0]
+        named = cache_of(parts[1]).state()["budget"] + (int(re.findall(r"by (\d+) MiB", str(caught.value))[0]) << 20)
         enough = concat([parts[0], open_dataset(OTHER, TRANSFORM, stage=streamed.remote.place, budget=named)])
         with loader_of(enough, sampler=order) as loader:
             assert len(epoch_of(loader)) == ROWS + FEWER

@@ -164,11 +164,11 @@ class TestBudget:
 
     def test_windows_that_do_not_fit_are_refused(self, remote: Remote) -> None:
         cache = remote.open(budget_for(remote, 30))
-        with pytest.raises(UsageError, match=r'needs .* raise the budget, to "\d+MiB" or more, or use fewer lanes='):
+        with pytest.raises(UsageError, match=r"needs .* raise the budget by \d+ MiB or more, or use fewer lanes="):
             cache.register("job", Reading(0, 1, 8, 32, 2, (1, 2)))
         cache.register("job", Reading(0, 1, 8, 2, 1, (1, 2))).close()
         cache.close()
-        with pytest.raises(UsageError, match=r'raise the budget, to "\d+MiB" or more$'):
+        with pytest.raises(UsageError, match=r"raise the budget by \d+ MiB or more$"):
             remote.open(budget_for(remote, 12)).register("job", Reading(0, 1, 8, 32, 2, (1, 2)))
 
     def test_everything_that_fits_is_fetched_in_the_background(self, remote: Remote) -> None:
