@@ -42,7 +42,7 @@ _CLASSES: Final = 5
 @where_option("Pack only the rows")
 @click.option(
     "--format",
-    type=click.Choice(FORMATS),
+    type=click.Choice(list(FORMATS)),
     help="Container of the shards.  [default: tar; for a dataset, the one it has]",
 )
 @click.option(

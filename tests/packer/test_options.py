@@ -202,8 +202,8 @@ def test_options_that_nothing_can_follow_are_refused(make: Callable[[], object],
 
 LABELS = ("int", "int*K", "float", "float*K", "class", "none")
 CHOICES: dict[type, dict[str, tuple[str, ...]]] = {
-    PackOptions: {"format": FORMATS, "store": tuple(STORE_MODES), "labels": LABELS},
-    FillOptions: {"format": FORMATS},
+    PackOptions: {"format": tuple(FORMATS), "store": tuple(STORE_MODES), "labels": LABELS},
+    FillOptions: {"format": tuple(FORMATS)},
     StoreOptions: {"store": tuple(STORE_MODES), "mode": PIXEL_MODES, "orientation": ORIENTATIONS},
     LabelSpec: {"kind": ("int", "float", "none")},
     ResizeRule: {"rule": ("short", "long", "exact")},
