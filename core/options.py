@@ -129,7 +129,8 @@ class StoreOptions:
             ResizeRule.parse(self.resize)
         if self.keeps_pixels and (self.resize is not None or self.orientation == "apply"):
             what = "--resize" if self.resize is not None else "--orientation apply"
-            raise UsageError(f"store mode {self.store} keeps each image's pixels, so {what} needs --store jpeg or raw")
+            others = " or ".join(name for name, mode in STORE_MODES.items() if not mode.keeps_pixels)
+            raise UsageError(f"store mode {self.store} keeps each image's pixels, so {what} needs --store {others}")
 
     @property
     def store_mode(self) -> StoreMode:
