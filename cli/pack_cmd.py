@@ -254,6 +254,8 @@ def _store(source: Path | str, store: str | None, **pixels: Any) -> StoreOptions
     """Return the store options. Those that are not given stay as a dataset has them; None keeps all."""
     from packtrain._core.manifest import MANIFEST, Manifest, is_dataset
     from packtrain._core.options import StoreOptions
+    from packtrain._core.version_files import has_versions
+    from packtrain._core.versions import load_version
 
     given = {name: value for name, value in pixels.items() if value not in (None, False)}
     if isinstance(source, Path) and is_dataset(source):
@@ -261,8 +263,8 @@ def _store(source: Path | str, store: str | None, **pixels: Any) -> StoreOptions
             raise UsageError(f"--{next(iter(given))} says how pixels are stored: also say --store")
         if store is None or not (source / MANIFEST).exists():
             return None
-        stores = (field.store for field in Manifest.load(source).fields)
-        if was := next((found for found in stores if found is not None), None):
+        held = (load_version if has_versions(source) else Manifest.load)(source).schema
+        if was := next((field.store for field in held.fields if field.store), None):
             given = {"mode": was.mode, "orientation": was.orientation} | given
     return StoreOptions(**given) if store is None else StoreOptions(store, **given)
 
