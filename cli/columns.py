@@ -42,7 +42,7 @@ def column_options(command: F) -> F:
 
 def added_field_options(command: F) -> F:
     """Adds those of the options that say which columns can be added to a dataset, for `columns_of`."""
-    kinds = [KINDS[name] for name in ("text", "json", "array", "bytes", "number", "string")]
+    kinds = [kind for name, kind in KINDS.items() if name not in ("image", "mask")]
     return adding([*map(_kind_option, kinds), *_array_options()])(command)
 
 

@@ -33,7 +33,7 @@ _SOURCE: Final = "MODULE:FUNCTION"
 @click.option("--rate", metavar="SIZE", help="The most to write per second: 600MB.  [default: no limit]")
 @click.option("--shard-size", metavar="SIZE", help="Size of a shard.  [default: 1/4 of the headroom, up to 256MiB]")
 @click.option("--headroom", type=float, default=0.2, help="Part of the budget that is kept free for new samples.")
-@click.option("--format", type=click.Choice(FORMATS), help="Format of a new cache.  [default: tar]")
+@click.option("--format", type=click.Choice(list(FORMATS)), help="Format of a new cache.  [default: tar]")
 @click.option("--samples-per-insert", type=float, metavar="N", help="Write one sample for every N that readers take.")
 @click.option("--keep-unseen", is_flag=True, help="Evict no sample before a reader has seen it.")
 @click.option("--records", type=PATH, metavar="DATASET", help="Fill with random records of a packed dataset.")

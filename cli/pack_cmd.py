@@ -42,7 +42,7 @@ _CLASSES: Final = 5
 @where_option("Pack only the rows")
 @click.option(
     "--format",
-    type=click.Choice(FORMATS),
+    type=click.Choice(list(FORMATS)),
     help="Container of the shards.  [default: tar; for a dataset, the one it has]",
 )
 @click.option(
@@ -263,9 +263,8 @@ def _store(source: Path | str, store: str | None, **pixels: Any) -> StoreOptions
             raise UsageError(f"--{next(iter(given))} says how pixels are stored: also say --store")
         if store is None or not (source / MANIFEST).exists():
             return None
-        fields = load_version(source).fields if has_versions(source) else Manifest.load(source).fields
-        stores = (field.store for field in fields)
-        if was := next((found for found in stores if found is not None), None):
+        held = (load_version if has_versions(source) else Manifest.load)(source).schema
+        if was := next((field.store for field in held.fields if field.store), None):
             given = {"mode": was.mode, "orientation": was.orientation} | given
     return StoreOptions(**given) if store is None else StoreOptions(store, **given)
 

@@ -8,11 +8,12 @@ from typing import Final
 import click
 
 from packtrain._core.cores import available_cores
+from packtrain._core.options import FORMATS
 
 from .output import print_json, progress, say
 from .paths import PATH, PATH_OR_URL
 
-_SHARDS: Final = (".tar", ".h5", ".mdb")
+_SHARDS: Final = tuple(each.suffix for each in FORMATS.values())
 
 
 def _remedy(shards: str, *, linked: bool, remote: bool, changed: bool) -> str:

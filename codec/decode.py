@@ -11,11 +11,11 @@ from packtrain._core.manifest import HEADER_BYTES
 from packtrain._core.npy import npy_header
 from packtrain._core.options import StoreOptions
 
-from .coefficients import as_image_file, header_file, is_coefficients
 from .cut import cut
 from .decoders import Decoder
 from .pillow import check_pixels, open_image, require_pillow
 from .pixels import Box, array_from_image, rgb_from_pixels
+from .record_forms import FORMS, header_file
 from .stages import CUT, DECODE, OnStage, untimed
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ class RecordDecoder:
         self.decoder = decoder
         self.raw: Final = store.store_mode.is_raw
         self.cuts: Final = store.store_mode.transcodes
+        self._form: Final = FORMS.get(store.store)
 
     def image(self, encoded: EncodedImage, on_stage: OnStage = untimed) -> Image:
         """Decodes a whole image.
@@ -201,11 +202,11 @@ class RecordDecoder:
         if not whole:
             # Decoders check the size of what they are given, which may be a small part.
             check_pixels(encoded.width, encoded.height)
-        if self.store.store_mode.has_coefficients and is_coefficients(data):
-            if self.decoder.reads_coefficients:
+        if self._form is not None and bytes(data[:8]) == self._form.magic:
+            if self.decoder.name == self._form.read_by:
                 on_stage(CUT)
                 return data, None if whole else box
-            data = as_image_file(data) if whole else data
+            data = self._form.image_file(data) if whole else data
         part = cut(encoded.data, box) if self.cuts and not whole else None
         on_stage(CUT)
         if part is None:

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 from packtrain._core.errors import MissingDependency
 from packtrain._core.installing import extra_command
 
-from .coefficients import as_image_file
 from .jpeg_markers import too_many_scans
+from .record_forms import as_image_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -38,7 +38,7 @@ from .locks import Lock
 from .manifest import CACHE, MANIFEST, Count, Crc32c, Format, Labels, Time, holds, shard_stem
 from .npy import table_header
 from .opening import names_in, open_regular
-from .options import BARE_FORMATS
+from .options import FORMATS
 from .problems import reading
 from .schema import Field, Schema
 from .typed import MOST, Form, is_count
@@ -98,7 +98,7 @@ class CacheInfo:
     @property
     def bare(self) -> bool:
         """True if values of arrays are stored alone, False if as `.npy` files; see `Manifest.bare`."""
-        return self.format in BARE_FORMATS
+        return FORMATS[self.format].bare
 
     def save(self, root: Path) -> None:
         """Writes cache.json, which makes the folder a cache."""

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Self
 from .document import MOST_BYTES, Named, dump_document, parse_document, read_document
 from .errors import CorruptFile, NotADataset, UnsupportedVersion, UsageError
 from .opening import read_regular
-from .options import BARE_FORMATS, FORMATS, LabelSpec, StoreOptions
+from .options import FORMATS, LabelSpec, StoreOptions
 from .paths import is_address, without_credentials
 from .problems import reading
 from .schema import Field, Schema, image_field
@@ -46,7 +46,7 @@ Crc32c = Annotated[int, Between(0, 0xFFFFFFFF)]
 Sha256 = Annotated[str, Form("[0-9a-f]{64}", "64 hexadecimal digits")]
 Prefix = Annotated[str, Form("[A-Za-z0-9_-]{1,255}", "letters, digits, - and _")]
 FileName = Annotated[str, Form("[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}", "the plain name of a file")]
-Format = Annotated[str, OneOf(FORMATS)]
+Format = Annotated[str, OneOf(tuple(FORMATS))]
 Labels = Annotated[LabelSpec, Spelled(LabelSpec.parse)]
 DType = Annotated[str, Form("[<|](b1|[iu][1248]|f[248])", "the type of a column, such as <i8")]
 LinkPath = Annotated[
@@ -207,7 +207,7 @@ class Manifest:
     @property
     def bare(self) -> bool:
         """True if arrays, raw masks and raw images are stored as their values alone, False if as `.npy` files."""
-        return self.format in BARE_FORMATS
+        return FORMATS[self.format].bare
 
     @property
     def version(self) -> int:

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, Literal, Self
+from typing import Final, Literal, NamedTuple, Self
 
 from .arguments import checks_names, choice, flag, instance, unexpected, whole
 from .errors import UsageError
 from .store_modes import STORE_MODES, StoreMode
 
-FORMATS: Final = ("tar", "hdf5", "lmdb")
-BARE_FORMATS: Final = frozenset({"hdf5"})
-"""Those in which the values of arrays are stored alone, and not as `.npy` files."""
+
+class ContainerFormat(NamedTuple):
+    """A container format, as it is written and read in a folder of `formats/` of the same name.
+
+    Attributes:
+        suffix: File name suffix of a shard, with the dot.
+        bare: True if arrays, raw masks and raw images are stored as their values alone, False if as `.npy` files.
+    """
+
+    suffix: str
+    bare: bool = False
+
+
+FORMATS: Final = {
+    "tar": ContainerFormat(".tar"),
+    "hdf5": ContainerFormat(".h5", bare=True),
+    "lmdb": ContainerFormat(".mdb"),
+}
+"""By name; the first is the default."""
 PIXEL_MODES: Final = ("RGB", "L")
 ORIENTATIONS: Final = ("ignore", "apply")
 _RULES: Final = ("short", "long", "exact")
@@ -113,7 +129,8 @@ class StoreOptions:
             ResizeRule.parse(self.resize)
         if self.keeps_pixels and (self.resize is not None or self.orientation == "apply"):
             what = "--resize" if self.resize is not None else "--orientation apply"
-            raise UsageError(f"store mode {self.store} keeps each image's pixels, so {what} needs --store jpeg or raw")
+            others = " or ".join(name for name, mode in STORE_MODES.items() if not mode.keeps_pixels)
+            raise UsageError(f"store mode {self.store} keeps each image's pixels, so {what} needs --store {others}")
 
     @property
     def store_mode(self) -> StoreMode:

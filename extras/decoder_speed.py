@@ -16,6 +16,7 @@ from packtrain._codec import native, resizing
 from packtrain._codec.cut import cut
 from packtrain._codec.geometry import FILTERS, Box, Scale
 from packtrain._codec.pillow import require_pillow
+from packtrain._codec.record_forms import FORMS
 
 if TYPE_CHECKING:
     from packtrain._codec.decoders import Decoder
@@ -76,7 +77,7 @@ def measure_decoder(decoder: Decoder) -> DecoderSpeed:
 
     def crop_all(record: memoryview) -> None:
         for box in _BOXES:
-            if record is coefficients and decoder.reads_coefficients:
+            if record is coefficients and decoder.name == FORMS["coefficients"].read_by:
                 decode(record, box=box)
                 continue
             part = cut(record, box)

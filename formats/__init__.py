@@ -61,9 +61,6 @@ class StoredSample(NamedTuple):
 class Container(Protocol):
     """The module `reader` of each format."""
 
-    SUFFIX: str
-    """File name suffix of a shard, with the dot."""
-
     def walk(self, path: Path, schema: Schema) -> Iterator[StoredSample]:
         """Yields every sample of the shard at `path`, in any order.
 

@@ -84,9 +84,6 @@ class WrittenShard:
 class ShardWriter(Protocol):
     """Writes one container file. Apart from a few bytes per record, its memory does not grow with the file."""
 
-    bare: bool
-    """True if the payload of arrays, raw masks and raw images is their values alone, False if it is an `.npy` file."""
-
     def __init__(self, path: Path, schema: Schema, *, checksum: bool = True) -> None:
         """Creates the file at `path`, which must not exist yet, for samples of this schema.
 

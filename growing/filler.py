@@ -327,7 +327,7 @@ def _info(root: Path, options: FillOptions, reader: SourceReader) -> CacheInfo:
         info = CacheInfo.load(root)
     except NotADataset:
         schema = reader.schema(None)
-        info = CacheInfo(secrets.token_hex(16), options.format or FORMATS[0], schema.fields, schema.labels)
+        info = CacheInfo(secrets.token_hex(16), options.format or next(iter(FORMATS)), schema.fields, schema.labels)
         info.save(root)
         return info
     if options.format not in (None, info.format):

@@ -20,7 +20,7 @@ from packtrain._core.generations import (
     retire,
     shard_path,
 )
-from packtrain._formats import container
+from packtrain._core.options import FORMATS
 
 from .cache_folder import clear_up, shard_number
 from .file_users import is_open, who_maps, who_reads
@@ -65,7 +65,7 @@ class Publisher:
     def oldest_ns(self) -> int:
         """Time of the oldest shard of the newest generation, in nanoseconds since 1970; 0 if there is no generation."""
         newest = self.newest
-        path = shard_path(self._root, container(self._info.format).SUFFIX, newest.first_shard)
+        path = shard_path(self._root, FORMATS[self._info.format].suffix, newest.first_shard)
         return path.stat().st_mtime_ns if newest.records else 0
 
     def publish(self, shard: FinishedShard, most: int, seen: int | None) -> int:

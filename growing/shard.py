@@ -26,7 +26,7 @@ from packtrain._core.generations import (
 )
 from packtrain._core.memory import available_memory
 from packtrain._core.opening import closing_descriptor, open_regular
-from packtrain._formats import container
+from packtrain._core.options import FORMATS
 from packtrain._formats.writing import NewSample, shard_writer
 from packtrain._packer.columns import RowWriter
 from packtrain._storage.staging.kernel import drop_from_memory, start_writeback
@@ -78,7 +78,7 @@ class GrowingShard:
         self._first = first
         self._keep = keep
         self._behind = 0
-        self._final = shard_path(root, container(info.format).SUFFIX, number)
+        self._final = shard_path(root, FORMATS[info.format].suffix, number)
         self._path = root / TEMPORARY / self._final.name
         self._path.unlink(missing_ok=True)
         try:
@@ -134,7 +134,7 @@ class GrowingShard:
 
 def shard_files(root: Path, info: CacheInfo, number: int) -> tuple[Path, ...]:
     """Return the paths of a shard: the container, its index, and the sidecar that a tar shard has."""
-    final = shard_path(root, container(info.format).SUFFIX, number)
+    final = shard_path(root, FORMATS[info.format].suffix, number)
     return final, index_path(root, number), final.with_suffix(".idx")
 
 

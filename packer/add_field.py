@@ -38,7 +38,7 @@ from .plan import Plan
 from .planning import outline_plan, plan_shards, record_bytes, settled_fields
 from .workplace import Workplace
 
-KINDS: Final = ("text", "json", "array", "bytes", "number", "string")
+KINDS: Final = tuple(kind for kind in ALL_KINDS if kind not in ("image", "mask"))
 """Kinds of fields that can be added. Those with pixels depend on how the image was stored."""
 
 

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from packtrain._codec.coefficients import as_image_file
+from packtrain._codec.record_forms import FORMS, as_image_file
 from packtrain._codec.values import parse_npy
 from packtrain._core.document import MOST_BYTES
 from packtrain._core.errors import CorruptFile, UsageError
@@ -338,7 +338,7 @@ def _keeps(before: StoreOptions, after: StoreOptions) -> bool:
         return False
     if after.keeps_pixels and before.store == after.store:
         return True
-    # Coefficients are no files that another mode could keep.
-    if after.keeps_pixels and not after.store_mode.transcodes and not before.store_mode.has_coefficients:
+    # Records of a form of their own are no files that another mode could keep.
+    if after.keeps_pixels and not after.store_mode.transcodes and before.store not in FORMS:
         return True
     return replace(before, check=after.check) == after

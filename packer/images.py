@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from packtrain._codec.coefficients import EXTENSION, MAGIC
 from packtrain._codec.cut import without_table
 from packtrain._codec.jpeg_markers import frame_header, too_many_scans
 from packtrain._codec.native import extension, require_extension
@@ -23,6 +22,7 @@ from packtrain._codec.pillow import (
     require_pillow,
     whole_images_only,
 )
+from packtrain._codec.record_forms import FORMS
 from packtrain._core.errors import PacktrainError
 from packtrain._core.options import ResizeRule, StoreOptions
 from packtrain._core.store_modes import StoreMode
@@ -49,7 +49,7 @@ UPRIGHT: Final = {
 }
 """Transpose operation that turns an image of each EXIF orientation upright, as in PIL.ImageOps.exif_transpose."""
 _SUFFIXES: Final = {"JPEG": "jpg", "MPO": "jpg", "TIFF": "tif"}
-_MAGIC: Final = {b"\xff\xd8": "jpg", b"\x89PNG\r\n\x1a\n": "png", MAGIC: EXTENSION}
+_MAGIC: Final = {b"\xff\xd8": "jpg", b"\x89PNG\r\n\x1a\n": "png"} | {x.magic: x.extension for x in FORMS.values()}
 _PALETTES: Final = ("P", "PA")
 PALETTE_REMARK: Final = "a palette image: mode L is the grey of its colours, not its indices"
 
@@ -148,7 +148,7 @@ def encoder(options: StoreOptions) -> str | None:
     # Records that only Pillow can write may do without the extension.
     if options.store_mode.transcodes and (options.keeps_pixels or extension is not None):
         module = require_extension(_purpose(options.store_mode), _OTHERWISE)
-        names.append(f"{_COEFFICIENTS if options.store_mode.has_coefficients else _TRANSCODER} ({module.LIBJPEG})")
+        names.append(f"{_COEFFICIENTS if options.store in FORMS else _TRANSCODER} ({module.LIBJPEG})")
     return ", ".join(names) or None
 
 
@@ -171,14 +171,12 @@ def _kept(data: bytes, options: StoreOptions) -> StoredImage:
     if record is None:
         # The file may have brought a table of restart intervals along, which says nothing of what libjpeg reads.
         return StoredImage(without_table(data), header, size, (*remarks, _unlike(options, reason)))
-    if options.store_mode.has_coefficients:
-        header = header._replace(extension=EXTENSION)
-    return StoredImage(record, header, size, tuple(remarks))
+    return StoredImage(record, header._replace(extension=extension_of(record)), size, tuple(remarks))
 
 
 def _unlike(options: StoreOptions, reason: str) -> str:
     """The remark about a record that is not what the store mode makes of JPEGs."""
-    what = "not stored as coefficients" if options.store_mode.has_coefficients else "not crop-ready"
+    what = "not stored as coefficients" if options.store in FORMS else "not crop-ready"
     return f"{what}: {reason}"
 
 
@@ -199,7 +197,7 @@ def _decodable(data: bytes) -> ImageHeader | None:
 
 def _is_same(record: bytes, jpeg: bytes, mode: StoreMode) -> bool:
     pixels = _pixels(jpeg)
-    if mode.has_coefficients:
+    if mode.name in FORMS:
         # What the extension decodes, and the JPEG that all other decoders are given.
         module, frame = require_extension(_purpose(mode), _OTHERWISE), frame_header(jpeg)
         if frame is None or module.coefficients(record) != module.coefficients(jpeg):
@@ -331,7 +329,7 @@ def transcoded(jpeg: bytes, mode: StoreMode) -> tuple[bytes | None, str]:
     """
     module = require_extension(_purpose(mode), _OTHERWISE)
     try:
-        return (module.coefficient_record if mode.has_coefficients else module.transcode)(jpeg), ""
+        return (module.coefficient_record if mode.name in FORMS else module.transcode)(jpeg), ""
     except ValueError as error:
         return None, _reason(str(error))
 

@@ -240,7 +240,7 @@ def _require_used(store: StoreOptions) -> None:
     if limit is not None and store.resize is not None:
         resize = ResizeRule.parse(store.resize)
         if resize.rule == "exact" and max(resize.width, resize.height) > limit:
-            raise UsageError(f"resize={store.resize!r}: the sides of a JPEG have at most {limit} pixels")
+            raise UsageError(f"resize={store.resize!r}: sides have at most {limit} pixels in mode {store.store}")
 
 
 def usual_shard_bytes(total: int) -> int:

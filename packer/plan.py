@@ -35,10 +35,9 @@ from packtrain._core.manifest import (
     require_version,
     shard_stem,
 )
-from packtrain._core.options import StoreOptions
+from packtrain._core.options import FORMATS, StoreOptions
 from packtrain._core.permutation import Permutation
 from packtrain._core.schema import IMAGE, Field, Schema, image_field
-from packtrain._formats import container
 from packtrain._storage.remote.urls import Url
 
 
@@ -151,7 +150,7 @@ class Plan:
     def _check(self) -> None:
         """Checks what concerns several values."""
         Schema(self.fields, self.labels, self.classes)
-        place, suffix = 0, container(self.format).SUFFIX
+        place, suffix = 0, FORMATS[self.format].suffix
         for number, shard in enumerate(self.shards):
             # Packing gives a file this name, whatever was there: it must be the one that this shard has.
             wanted = PlannedShard(shard_stem(self.name, number) + suffix, place, shard.count)

@@ -21,7 +21,6 @@ from packtrain._core.options import FORMATS, StoreOptions
 from packtrain._core.paths import is_address, without_credentials
 from packtrain._core.permutation import Permutation
 from packtrain._core.schema import IMAGE, Field, Schema, image_field
-from packtrain._formats import container
 
 from .arrays import ArrayForm, array_form, fits
 from .facts import Shape, join_shapes
@@ -59,7 +58,7 @@ def outline_plan(images: Listing, options: PackOptions, there: Plan | None = Non
     columns = options.columns
     return Plan(
         name=images.name,
-        format=options.format or FORMATS[0],
+        format=options.format or next(iter(FORMATS)),
         fields=fields,
         labels=images.labels,
         classes=images.classes,
@@ -113,7 +112,7 @@ def plan_shards(outline: Plan, images: Listing) -> Plan:
     most = max(1, shard_bytes // mean)
     count = -(-outline.entries // most)
     bounds = [outline.entries * number // count for number in range(count + 1)]
-    suffix = container(outline.format).SUFFIX
+    suffix = FORMATS[outline.format].suffix
     shards = (
         PlannedShard(shard_stem(outline.name, number) + suffix, start, stop - start)
         for number, (start, stop) in enumerate(pairwise(bounds))

@@ -26,10 +26,11 @@ from packtrain._core.files import (
     write_file,
 )
 from packtrain._core.manifest import MANIFEST, FileInfo, ShardInfo, holds
+from packtrain._core.options import FORMATS
 from packtrain._core.problems import way_out
 from packtrain._core.processes import ProcessName
 from packtrain._core.schema import Schema
-from packtrain._formats.writing import NewRecord, NewSample, ShardWriter, shard_writer
+from packtrain._formats.writing import NewRecord, NewSample, shard_writer
 
 from .columns import RowWriter, ShardColumns
 from .finished import require_as_merged
@@ -106,7 +107,7 @@ class ShardFile:
     Args:
         final: The path that it will have.
         temporary: The path that it has.
-        writer: The writer of the file.
+        format: Its container format.
         schema: What samples consist of.
 
     Attributes:
@@ -118,11 +119,11 @@ class ShardFile:
 
     columns: ShardColumns
 
-    def __init__(self, final: Path, temporary: Path, writer: ShardWriter, schema: Schema) -> None:
+    def __init__(self, final: Path, temporary: Path, format: str, schema: Schema) -> None:
         self._final: Final = final
         self._temporary: Final = temporary
-        self._bare: Final = writer.bare
-        self._rows: Final = RowWriter(writer, schema)
+        self._bare: Final = FORMATS[format].bare
+        self._rows: Final = RowWriter(shard_writer(format)(temporary, schema.in_shards), schema)
         self._indexed: Final = tuple(field.indexed for field in schema.fields)
         self._sidecars: dict[Path, bytes] = {}
         self.bytes = 0
@@ -170,7 +171,7 @@ def new_shard(final: Path, format: str, schema: Schema) -> Iterator[ShardFile]:
     """Gives a shard to be written. What has no final name in the end is removed."""
     temporary = temporary_path(final, ProcessName.mine())
     try:
-        shard = ShardFile(final, temporary, shard_writer(format)(temporary, schema.in_shards), schema)
+        shard = ShardFile(final, temporary, format, schema)
         try:
             yield shard
         finally:

@@ -23,7 +23,6 @@ from packtrain._core.files import MiB, file_errors, fsync_folder, write_all
 from packtrain._core.manifest import PLAN, Manifest, shard_stem
 from packtrain._core.options import FORMATS, StoreOptions
 from packtrain._core.schema import Schema
-from packtrain._formats import container
 
 from .encoding import record_encoder
 from .inputs import NAME, Function, class_names, made, name_of, root_of, with_labels
@@ -114,7 +113,7 @@ class Stream:
         root, first = root_of(options), _first(taken)
         schema = self._schema(first, root)
         encoder = SampleEncoder(schema, columns=options.columns, root=root)
-        format, shard_bytes = options.format or FORMATS[0], options.shard_size or _SHARD_BYTES
+        format, shard_bytes = options.format or next(iter(FORMATS)), options.shard_size or _SHARD_BYTES
         shards: list[PlannedShard] = []
         notes: list[ShardNote] = []
         remarks: Counter[str] = Counter()
@@ -122,7 +121,7 @@ class Stream:
         following = next(samples, None)
         make_parts(folder)
         while following is not None:
-            name, start = shard_stem(NAME, len(shards)) + container(format).SUFFIX, following.line
+            name, start = shard_stem(NAME, len(shards)) + FORMATS[format].suffix, following.line
             with new_shard(folder / name, format, schema) as shard, file_errors(folder):
                 while following is not None and shard.bytes < shard_bytes:
                     self._add(shard, encoder, following)

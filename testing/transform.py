@@ -14,6 +14,7 @@ import torch
 
 from packtrain import PackOptions, StoreOptions, open_dataset, pack
 from packtrain._core.overriding import override
+from packtrain._core.store_modes import STORE_MODES
 from packtrain.transforms import Compose
 
 from .loading import LoadingContract, require_same
@@ -44,7 +45,7 @@ class TransformContract(LoadingContract):
         """The files with the transform."""
         return open_dataset(packed(files, tmp_path, StoreOptions("verbatim")), transform)
 
-    @pytest.mark.parametrize("store", ["verbatim", "crop-ready", "coefficients", "raw"])
+    @pytest.mark.parametrize("store", [name for name, mode in STORE_MODES.items() if not mode.takes_quality])
     def test_a_record_gives_what_the_file_gives(
         self, transform: Any, files: list[bytes], tmp_path: Path, store: str
     ) -> None:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from packtrain._core.overriding import override
 
-from ..coefficients import record_frame
 from ..jpeg_markers import frame_header
 from ..pillow import Encoded as Encoded
 from ..pillow import exceeds_limit, open_image, pillow_version
+from ..record_forms import header_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,8 +25,6 @@ class Decoder(ABC):
 
     name: str
     """The decoder's name in `DECODERS`."""
-    reads_coefficients: bool = False
-    """True if it decodes a rectangle of a coefficient record by itself. The others are given a JPEG."""
 
     @property
     @abstractmethod
@@ -140,7 +138,7 @@ def frame_size(data: Encoded) -> tuple[int, int]:
     Raises:
         ValueError: There is no frame header where one should be.
     """
-    found = record_frame(data)
+    found = frame_header(header_file(data))
     if found is None:
         raise ValueError("no frame header")
     return found.width, found.height

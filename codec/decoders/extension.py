@@ -31,7 +31,6 @@ class ExtensionDecoder(BackEnd):
     """
 
     name: Final = "extension"
-    reads_coefficients = True
 
     @property
     @override

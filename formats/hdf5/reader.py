@@ -15,7 +15,6 @@ from packtrain._core.schema import IMAGE, Field, Schema
 
 from .. import StoredSample
 
-SUFFIX: Final = ".h5"
 ALIGNMENT: Final = 4096
 
 

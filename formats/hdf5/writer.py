@@ -46,8 +46,6 @@ def space(schema: Schema) -> ShardSpace:
 class Writer:
     """Streams images into what becomes the dataset `images` of an HDF5 file, and puts the other fields behind them."""
 
-    bare: Final = True
-
     def __init__(self, path: Path, schema: Schema, *, checksum: bool = True) -> None:
         self._labels_spec = schema.labels
         self._lines = array("q")

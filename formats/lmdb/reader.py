@@ -20,7 +20,6 @@ from packtrain._core.schema import IMAGE, Field, Schema
 
 from .. import MOST_LABEL_BYTES, StoredLabel, StoredSample, read_label
 
-SUFFIX: Final = ".mdb"
 LABELS: Final = b"labels"
 _KEY_BYTES: Final = 8
 _PAGE_NUMBER_BYTES: Final = 8

@@ -52,8 +52,6 @@ def _paged(length: int) -> int:
 class Writer:
     """Writes samples to an LMDB environment, in transactions of some megabytes: LMDB keeps a transaction in memory."""
 
-    bare: Final = False
-
     def __init__(self, path: Path, schema: Schema, *, checksum: bool = True) -> None:
         self._path = path
         self._schema = schema

@@ -17,7 +17,6 @@ from packtrain._core.schema import IMAGE, LABEL, Schema
 
 from .. import MOST_LABEL_BYTES, StoredLabel, StoredSample, read_label
 
-SUFFIX: Final = ".tar"
 KEY_DIGITS: Final = 9
 BLOCK: Final = 512
 _DALI_HEAD: Final = re.compile(rb"v1\.([12]) ([0-9]{1,18})\s*")

@@ -48,8 +48,6 @@ def space(schema: Schema) -> ShardSpace:
 class Writer:
     """Streams members into a tar archive."""
 
-    bare: Final = False
-
     def __init__(self, path: Path, schema: Schema, *, checksum: bool = True) -> None:
         self._descriptor: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self._label_suffix = label_extension(schema.labels)

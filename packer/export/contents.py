@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from packtrain._codec.coefficients import as_image_file
 from packtrain._codec.decode import raw_pixels
 from packtrain._codec.pillow import require_pillow
+from packtrain._codec.record_forms import as_image_file
 from packtrain._core.kinds import KINDS
 from packtrain._core.npy import npy_header
 from packtrain._core.schema import Field

@@ -31,11 +31,11 @@ from packtrain._core.index import ROWS_PER_BLOCK
 from packtrain._core.mounts import is_network
 from packtrain._core.npy import table_header
 from packtrain._core.opening import open_regular
+from packtrain._core.options import FORMATS
 from packtrain._core.overriding import override
 from packtrain._core.paths import local_path
 from packtrain._core.problems import reading
 from packtrain._core.schema import IMAGE
-from packtrain._formats import container
 
 from .records import Faults, FieldRecords
 from .shards import IO, Io, ShardFile, Shards, descriptor_budget
@@ -81,7 +81,7 @@ class CacheFiles:
         self.read_bytes = 0
         self.waited_ns: Final = 0
         self._given = io
-        self._suffix = container(self.info.format).SUFFIX
+        self._suffix = FORMATS[self.info.format].suffix
         self._dtype = index_dtype(self.schema)
         self._shards: dict[int, CacheShard] = {}
         mapped = io == "mmap" or (io == "auto" and not is_network(self.root))

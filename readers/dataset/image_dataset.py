@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 import numpy.typing as npt
 from torch.utils.data import Dataset
 
-from packtrain._codec.coefficients import as_image_file
 from packtrain._codec.decoders import DECODERS, Decoder
 from packtrain._codec.pillow import pillow_conflict
+from packtrain._codec.record_forms import as_image_file
 from packtrain._core.arguments import checks_names, choice, flag, items, unexpected, whole
 from packtrain._core.errors import UnsupportedVersion, UsageError
 from packtrain._core.overriding import override

@@ -24,7 +24,7 @@ from ..transforms.executors import Into, called
 from ..transforms.pipeline import drawn
 from ..transforms.recognition import class_of, recognised
 from ..transforms.recognition.albumentations import OnArray
-from ..transforms.recognition.torchvision import V1, V2
+from ..transforms.recognition.torchvision import RUN, V1, V2
 from ..transforms.views import Views
 from .images import StoredImages
 from .rows import sample_type
@@ -38,19 +38,13 @@ if TYPE_CHECKING:
 # torchvision's transforms that move pixels, and those that do not, for where packtrain does not run them itself. Those
 # of v2 have the same names; they move masks alike, or, as the augmentations do, refuse them.
 _MOVING: Final = {
-    *("AutoAugment", "RandAugment", "TrivialAugmentWide", "AugMix"),
-    *("Resize", "CenterCrop", "Pad", "RandomCrop", "RandomResizedCrop", "FiveCrop", "TenCrop"),
-    *("RandomHorizontalFlip", "RandomVerticalFlip", "RandomRotation", "RandomAffine"),
-    *("RandomPerspective", "ElasticTransform"),
+    *("AugMix", "ElasticTransform", "FiveCrop", "TenCrop"),
+    *(kind.__name__ for kind in RUN if issubclass(kind, Transform) and kind.geometric),
 }
-_COLOURING: Final = frozenset(
-    {
-        *("ColorJitter", "GaussianBlur", "Grayscale", "LinearTransformation", "Normalize", "RandomAdjustSharpness"),
-        *("RandomAutocontrast", "RandomEqualize", "RandomErasing", "RandomGrayscale", "RandomInvert"),
-        *("RandomPosterize", "RandomSolarize"),
-        *("ConvertImageDtype", "PILToTensor", "ToPILImage", "ToTensor"),
-    }
-)
+_COLOURING: Final = {
+    *("ConvertImageDtype", "LinearTransformation", "Normalize", "RandomErasing", "ToPILImage"),
+    *({kind.__name__ for kind in RUN} - _MOVING),
+}
 # What makes an array or a tensor of an image moves nothing.
 _CONVERSIONS: Final = (np.asarray, np.array, torch.from_numpy, torch.as_tensor)
 _TORCHVISIONS: Final = frozenset({"to_tensor", "pil_to_tensor", "to_image"})

@@ -10,13 +10,14 @@ from functools import cache, partial
 from io import BytesIO
 from typing import Any, Final, NamedTuple
 
-from packtrain._codec.coefficients import as_image_file, is_coefficients, record_frame
 from packtrain._codec.cut import cut
 from packtrain._codec.decode import DecodedPart, EncodedImage, RecordDecoder
 from packtrain._codec.decoders import decoder
 from packtrain._codec.geometry import FILTERS, Box, Flip, Scale
 from packtrain._codec.image_plan import MIRROR, ImagePlan
+from packtrain._codec.jpeg_markers import frame_header
 from packtrain._codec.pillow import check_pixels, check_scans, open_image, require_pillow
+from packtrain._codec.record_forms import as_image_file, header_file
 from packtrain._codec.stages import CUT, OnStage, untimed
 from packtrain._core.errors import UsageError
 from packtrain._core.options import StoreOptions
@@ -113,13 +114,14 @@ def _check_header(image: EncodedImage) -> None:
             many scans.
         Exception: Whatever Pillow's plugins raise on a damaged header that is no JPEG's.
     """
-    frame = record_frame(image.data) if bytes(image.data[:2]) == _SOI or is_coefficients(image.data) else None
+    file = header_file(image.data)
+    frame = frame_header(file) if bytes(file[:2]) == _SOI else None
     if frame is None:
         open_image(image.data)
         return
     if (frame.width, frame.height) != (image.width, image.height):
         check_pixels(frame.width, frame.height)
-    if not is_coefficients(image.data):
+    if file is image.data:
         check_scans(image.data, frame.width, frame.height)
 
 

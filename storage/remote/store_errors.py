@@ -106,7 +106,7 @@ def refusal(url: Url, verb: str, error: Exception) -> RemoteError | Temporary:
     if _INCOMPLETE.search(text):
         return Denied(f"{url}: the credentials in the environment are not complete. Give all of them{help_}")
     begin = f"{url} cannot be {_PAST[verb]}: "
-    if code == _OTHER_REGION or (url.scheme == "s3" and "Received redirect without LOCATION" in text):
+    if code == _OTHER_REGION or ("AWS_REGION" in url.kind.checked and "Received redirect without LOCATION" in text):
         return RemoteError(
             f"{begin}the bucket lies in another region{coded}. Set AWS_REGION to the bucket's region (`aws s3api "
             f"get-bucket-location --bucket {url.bucket}` prints it), and AWS_ENDPOINT_URL to an endpoint of that region"

@@ -36,6 +36,15 @@ def test_what_is_not_said_stays(run: Run, source: Path, tmp_path: Path) -> None:
     assert Manifest.load(tmp_path / "jpeg").store == StoreOptions("jpeg", mode="L", orientation="apply")
 
 
+def test_what_is_not_said_stays_as_a_version_has_it(run: Run, source: Path, images: Path, tmp_path: Path) -> None:
+    changed = tmp_path / "changed"
+    assert run("pack", source, changed, "--workers", 1).code == 0
+    assert run("append", changed, images, "--workers", 1).code == 0
+    outcome = run("pack", changed, tmp_path / "jpeg", "--workers", 1, "--store", "jpeg", "--json")
+    assert (outcome.code, outcome.json["records"]) == (0, 24)
+    assert Manifest.load(tmp_path / "jpeg").store == StoreOptions("jpeg", mode="L", orientation="apply")
+
+
 def test_options(run: Run, source: Path, tmp_path: Path) -> None:
     arguments = ["--format", "tar", "--store", "jpeg", "--resize", "short=20", "--quality", 70, "--mode", "RGB"]
     code = run("pack", source, tmp_path / "out", *arguments, "--shard-size", "4KiB", "--keep-order").code

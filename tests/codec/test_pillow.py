@@ -14,8 +14,8 @@ from helpers.support import encoded, picture, tree, with_modules
 
 from packtrain import PackOptions, open_dataset, pack
 from packtrain._codec import native
-from packtrain._codec.coefficients import MAGIC
 from packtrain._codec.pillow import pillow_conflict
+from packtrain._codec.record_forms import FORMS
 from packtrain._core.installing import extra_command
 from packtrain._core.options import StoreOptions
 from packtrain._packer.images import store_image
@@ -110,7 +110,7 @@ sys.stdout.buffer.write(pickle.dumps(found))
 @pytest.mark.skipif(native.extension is None, reason="without the C extension, there is no decoder at all")
 def test_without_either_what_only_pillow_can_judge_is_neither_taken_nor_refused(without_pillow: Path) -> None:
     """The dataset does not depend on what is installed, so packing stops."""
-    given = encoded(picture(1)) + b"a trailer", MAGIC + bytes(64), list(JUDGED)
+    given = encoded(picture(1)) + b"a trailer", FORMS["coefficients"].magic + bytes(64), list(JUDGED)
     command = [sys.executable, "-c", CHILD]
     done = subprocess.run(command, input=pickle.dumps(given), capture_output=True, env=with_modules(without_pillow))
     decoder, damaged, *judged = pickle.loads(done.stdout)

@@ -15,7 +15,7 @@ from helpers.support import encoded, image_set, items, picture, shard_bytes, sou
 from PIL import Image
 
 from packtrain import open_dataset, verify
-from packtrain._codec.coefficients import to_jpeg
+from packtrain._codec.record_forms import to_jpeg
 from packtrain._core.options import LabelSpec, StoreOptions
 
 from .laws import PER_SHARD, Laws, column, manifest, placed_lines

@@ -15,9 +15,9 @@ from helpers.support import tree
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packtrain._core.options import FORMATS
 from packtrain._core.schema import Schema
 from packtrain._formats import StoredSample, container
-from packtrain._formats.writing import shard_writer
 
 EVERY = pytest.mark.parametrize("oracle", [TAR, HDF5, LMDB], ids=lambda oracle: oracle.format)
 
@@ -34,7 +34,7 @@ def test_what_is_written_is_found_by_walk_and_by_others(oracle: Oracle, data: st
         walked = {found.line: found for found in container(oracle.format).walk(shard, schema)}
         others = {found.line: found for found in oracle.samples(shard)}
         content = shard.read_bytes()
-    bare = shard_writer(oracle.format).bare
+    bare = FORMATS[oracle.format].bare
     # Nothing is stored of a sample that has nothing; HDF5 has its line all the same.
     something = [sample for sample in samples if sample.present(schema) or sample.label is not None]
     assert {sample.line for sample in something} <= walked.keys() <= {sample.line for sample in samples}

@@ -16,7 +16,7 @@ from PIL import Image
 
 from packtrain._core.index import IndexWriter
 from packtrain._core.manifest import FieldInfo, FileInfo, Manifest, ShardInfo
-from packtrain._core.options import LabelSpec, StoreOptions
+from packtrain._core.options import FORMATS, LabelSpec, StoreOptions
 from packtrain._core.schema import Field, Schema, image_field
 from packtrain._formats.writing import NewRecord, NewSample, shard_writer
 
@@ -76,7 +76,7 @@ def write_dataset(folder: Path, format: str, schema: Schema, values: Sequence[Ma
         NewSample(
             row,
             10 * row if labels else None,
-            tuple(_record(field, held[field.name], bare=writer.bare) for field in schema.fields),
+            tuple(_record(field, held[field.name], bare=FORMATS[format].bare) for field in schema.fields),
         )
         for row, held in enumerate(values)
     ]

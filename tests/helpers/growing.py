@@ -29,9 +29,8 @@ from packtrain._core.generations import (
     retire,
     shard_path,
 )
-from packtrain._core.options import LabelSpec
+from packtrain._core.options import FORMATS, LabelSpec
 from packtrain._core.schema import Field, Schema
-from packtrain._formats import container
 from packtrain._formats.writing import NewRecord, NewSample, shard_writer
 from packtrain._growing.shard import GrowingShard
 from packtrain._packer.samples import SampleEncoder
@@ -116,7 +115,7 @@ class TinyCache:
     def _shard(
         self, number: int, first: int, part: Sequence[tuple[NewSample, Sequence[Sequence[int]]]]
     ) -> tuple[int, int, int]:
-        path = shard_path(self.root, container(self.info.format).SUFFIX, number)
+        path = shard_path(self.root, FORMATS[self.info.format].suffix, number)
         schema = self.info.schema
         writer = shard_writer(self.info.format)(path, schema)
         try:

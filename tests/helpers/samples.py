@@ -13,7 +13,7 @@ import numpy.typing as npt
 from crc32c import crc32c
 from hypothesis import strategies as st
 
-from packtrain._core.options import LabelSpec, StoreOptions
+from packtrain._core.options import FORMATS, LabelSpec, StoreOptions
 from packtrain._core.schema import Field, Schema, image_field
 from packtrain._formats.writing import NewRecord, NewSample, WrittenShard, shard_writer
 
@@ -56,7 +56,7 @@ def write_shard(path: Path, format: str, schema: Schema, samples: Sequence[Sampl
     writer = shard_writer(format)(path, schema)
     try:
         for sample in samples:
-            writer.add(new_sample(schema, sample, bare=writer.bare))
+            writer.add(new_sample(schema, sample, bare=FORMATS[format].bare))
         return writer.finish()
     finally:
         writer.close()

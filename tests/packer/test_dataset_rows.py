@@ -16,7 +16,7 @@ from helpers.shards import write_shards
 from helpers.support import FORMATS, encoded, flip, packed, picture, tree
 
 from packtrain import PackOptions, merge, pack, verify
-from packtrain._codec.coefficients import as_image_file
+from packtrain._codec.record_forms import as_image_file
 from packtrain._core.manifest import Manifest
 from packtrain._core.options import StoreOptions
 from packtrain._core.store_modes import STORE_MODES

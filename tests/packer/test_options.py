@@ -181,7 +181,7 @@ def made(options: type, **values: Any) -> Callable[[], object]:
         (made(PackOptions, seed=True), "seed=True: expected a whole number"),
         (made(PackOptions, store=StoreOptions(quality=50)), "quality=50 applies to store mode jpeg only, not to crop-"),
         (made(PackOptions, store=StoreOptions("raw", quality=50)), "quality=50 applies to store mode jpeg only"),
-        (made(PackOptions, store=StoreOptions("jpeg", resize="70000x8")), "sides of a JPEG have at most 65500 pixels"),
+        (made(PackOptions, store=StoreOptions("jpeg", resize="70000x8")), "sides have at most 65500 pixels in mode"),
         (made(FieldColumn, name="a", kind="array", column="a", by_path=False, dtype="float46"), "dtype='float46'"),
         (made(FieldColumn, name="a", kind="text", column="a", by_path=False, classes=Path("n")), "are for masks"),
         (made(FieldColumn, name="a", kind="text", column="a", by_path=False, encoding="raw"), "not for text"),
@@ -202,8 +202,8 @@ def test_options_that_nothing_can_follow_are_refused(make: Callable[[], object],
 
 LABELS = ("int", "int*K", "float", "float*K", "class", "none")
 CHOICES: dict[type, dict[str, tuple[str, ...]]] = {
-    PackOptions: {"format": FORMATS, "store": tuple(STORE_MODES), "labels": LABELS},
-    FillOptions: {"format": FORMATS},
+    PackOptions: {"format": tuple(FORMATS), "store": tuple(STORE_MODES), "labels": LABELS},
+    FillOptions: {"format": tuple(FORMATS)},
     StoreOptions: {"store": tuple(STORE_MODES), "mode": PIXEL_MODES, "orientation": ORIENTATIONS},
     LabelSpec: {"kind": ("int", "float", "none")},
     ResizeRule: {"rule": ("short", "long", "exact")},

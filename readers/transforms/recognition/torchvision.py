@@ -109,6 +109,8 @@ _ALIKE: Final[tuple[type[Transform | FinishingStep], ...]] = (
 _ANTIALIASED: Final = (geometric.RandomResizedCrop, geometric.Resize)
 # The two versions round in different ways.
 _VERSIONED: Final = (policies.AutoAugment, policies.RandAugment, warps.RandomAffine, policies.TrivialAugmentWide)
+RUN: Final = (*_ALIKE, *_ANTIALIASED, *_VERSIONED, geometric.RandomCrop)
+"""Those of packtrain that have the name and the parameters of torchvision's."""
 _BOTH: Final[Mapping[str, Maker]] = {
     **{make.__name__: _same(make) for make in _ALIKE},
     **{make.__name__: _same(make, antialias=True) for make in _ANTIALIASED},

@@ -34,7 +34,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from packtrain._codec.coefficients import header_file, record_frame, to_jpeg
+from packtrain._codec.jpeg_markers import frame_header
+from packtrain._codec.record_forms import header_file, to_jpeg
 
 _extension = pytest.importorskip("packtrain._codec.native._extension", reason="packtrain's C extension is not built")
 
@@ -128,7 +129,7 @@ class TestExact:
             np.asarray(Image.open(io.BytesIO(jpeg))), np.asarray(Image.open(io.BytesIO(data)))
         )
         assert Image.open(io.BytesIO(header_file(record))).info == Image.open(io.BytesIO(jpeg)).info
-        frame = record_frame(record)
+        frame = frame_header(header_file(record))
         assert frame is not None and (frame.width, frame.height) == (source.width, source.height)
         same_pixels(record, data, seed)
 
