@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.support import encoded, output_of, packed, picture, shard_bytes, sources, tree
+from helpers.support import encoded, output_of, picture, shard_bytes, sources, tree
 
-from packtrain import PackOptions, StoreOptions, drop_rows, open_dataset, pack
+from packtrain import PackOptions, open_dataset, pack
 from packtrain._cli import pack_cmd, verify_cmd
 from packtrain._packer import pack_run as runs
 from packtrain._packer import verifier
@@ -370,14 +370,3 @@ class TestParts:
         assert run("pack", images, tmp_path / "out", *options, "--part", "auto/7").err == (
             "pack: part 4/7, the number of task 4 of a Slurm array of 3 task(s) from 0 to 8 by 4\n"
         )
-
-
-@pytest.mark.parametrize("store", ["jpeg", "raw"])
-def test_a_changed_dataset_is_stored_anew(run: Run, images: Path, tmp_path: Path, store: str) -> None:
-    out = packed(images, tmp_path / "out", "tar")
-    drop_rows(out, [0])
-    outcome = run("pack", out, tmp_path / "new", "--store", store)
-    assert outcome.code == 0, outcome.err
-    dataset = open_dataset(tmp_path / "new")
-    assert len(dataset) == len(open_dataset(out))
-    assert dataset.schema["image"].store == StoreOptions(store)
