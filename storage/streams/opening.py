@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from packtrain._core.errors import DatasetError, NoRoom, StagingError
+from packtrain._core.errors import CorruptFile, DatasetError, NoRoom, StagingError
 from packtrain._core.files import file_errors, remove_temporaries
 from packtrain._core.index import Index
 from packtrain._core.manifest import INDEX, MANIFEST, PLAN, Manifest
@@ -160,17 +160,22 @@ class _Opening:
             or not self._is_furnished(entry)
         ):
             entry = self._furnished(most)
-        self._mend(entry)
+        try:
+            self._mend(entry)
+        except CorruptFile:
+            # A file of the index of the right size, with another header.
+            entry = self._furnished(most, anew=True)
+            self._mend(entry)
         return entry
 
-    def _furnished(self, most: int) -> Folder:
+    def _furnished(self, most: int, *, anew: bool = False) -> Folder:
         """The entry, after waiting for any other process that makes or furnishes it."""
         with wait_for_build_lock(self.root, self.key, lambda progress: None):
             entry = self.root.find_entry(self.key)
             self._reserve(entry, most)
             if entry is None:
                 entry = self._build()
-            elif not self._is_furnished(entry):
+            elif anew or not self._is_furnished(entry):
                 self._furnish_again(entry)
             with self.root.ledger():
                 # Of a process that was killed just before its end.
@@ -246,7 +251,10 @@ class _Opening:
         except DatasetError:
             entry.folder(STREAMED).write(MANIFEST, self.source.manifest.dump())
             known = Manifest.load(dataset)
-        table = ChunkTable.mended(entry.path, known, Index.of(dataset, known))
+        index = Index.of(dataset, known)
+        for each in known.fields:
+            index.field(each.name)
+        table = ChunkTable.mended(entry.path, known, index)
         Present.mend(entry.path, len(table))
         # Copies of a dataset share a cache. This one was there a moment ago, which of another one nobody knows.
         write_origin(entry, self.url)

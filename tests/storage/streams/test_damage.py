@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from helpers.local_objects import SPEC, LocalObjects
 from helpers.streaming import MiB, Remote, fetcher_pid, kill_fetcher, read, write_plain
-from helpers.support import spoil
+from helpers.support import flip, spoil
 from helpers.waiting import wait_until
 
 from packtrain._core.locks import lock_holders
@@ -94,6 +94,17 @@ class TestRemoved:
         for chunk in range(len(again.table)):
             assert read(again, chunk) == remote.expected(again, chunk)
         assert not list(cache.entry.parent.glob(".tmp/*"))
+
+    @pytest.mark.parametrize("column", ["line", "field.blob.length"])
+    def test_whoever_opens_it_next_fetches_an_index_whose_header_is_damaged(
+        self, remote: Remote, cache: ChunkCache, column: str
+    ) -> None:
+        path = cache.dataset / f"index/{column}.npy"
+        sound = path.read_bytes()
+        path.chmod(0o600)
+        flip(path, 20)
+        remote.open(4 * MiB).close()
+        assert path.read_bytes() == sound
 
     def test_without_its_address_or_all_of_it_another_is_made(self, remote: Remote, cache: ChunkCache) -> None:
         (cache.entry / "origin.json").unlink()
