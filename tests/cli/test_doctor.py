@@ -255,6 +255,7 @@ class TestCommand:
         assert outcome.code == 1
         assert "neither" in outcome.out
 
+    @pytest.mark.complete
     def test_this_machine(self, run: Run) -> None:
         outcome = run("doctor", "--json")
         assert outcome.err == ""

@@ -68,7 +68,7 @@ MERGE = "packtrain.merge_datasets(args['SOURCES'], args['OUT'])"
 BEFORE = [(state, name) for name, change in CHANGES.items() for state in ("packed", "changed")[change.more :]]
 """The state of a dataset, and a change of it. For some changes, there have to be others before."""
 # The first change makes a packed dataset one of versions; `append` shows that for all.
-SAMPLE = ("changed", "relabel")
+SAMPLE = ("changed", "drop-version")
 OF_PACKED = [each for each in BEFORE if each[0] == "packed" and each[1] != "append"]
 KILLED = [
     pytest.param(*each, marks=[pytest.mark.stress] * (each in OF_PACKED) or [pytest.mark.complete] * (each != SAMPLE))

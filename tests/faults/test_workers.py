@@ -132,6 +132,7 @@ def assert_completed(run: Run, expected: dict[str, bytes]) -> None:
     assert_same(run.out, expected)
 
 
+@pytest.mark.complete
 @ONE_FORMAT
 def test_a_killed_worker_costs_nothing(
     listing: Path, expected: Callable[[str], dict[str, bytes]], memory_path: Path, format_name: str

@@ -128,6 +128,7 @@ def written(memory: MemoryObjects, folder: Path) -> Path:
     return laid_out(memory.under(BUCKET / "out"), folder)
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("one", ["folder", "address"])
 @pytest.mark.parametrize("two", ["folder", "address"])
 @pytest.mark.parametrize("out", ["folder", "address"])

@@ -307,6 +307,7 @@ def test_stopped_before_any_request(
         assert not verify(laid_out(objects_in(memory), tmp_path / "copy")).orphans
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("fault", [Status(500, done=True), Reset(0)], ids=["500", "broken off"])
 def test_an_answer_of_a_server_is_lost(store: Server, labelled: Path, tmp_path: Path, fault: Fault) -> None:
     """The client asks again, and is refused because of its own first request."""

@@ -112,6 +112,7 @@ def site(strange: Path) -> Iterator[Site]:
         yield found
 
 
+@pytest.mark.complete
 class TestServer:
     def test_only_who_knows_the_secret_gets_anything(self, site: Site) -> None:
         secret = urlsplit(site.address).path.strip("/")

@@ -201,6 +201,7 @@ def with_notes(shards: list[Path], tmp_path_factory: pytest.TempPathFactory) -> 
     return out, expected
 
 
+@pytest.mark.complete
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_a_damaged_note_is_not_used(

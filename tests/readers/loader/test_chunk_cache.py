@@ -58,6 +58,7 @@ def loader_of(dataset: ImageDataset, **options: Any) -> Loader:
 
 
 class TestEpochs:
+    @pytest.mark.complete
     @pytest.mark.parametrize(
         ("share", "workers"), [(0.3, 2), (0.6, 0), pytest.param(1.0, 2, marks=pytest.mark.complete)]
     )
@@ -282,6 +283,7 @@ class TestDeaths:
             lambda: cache.state()["readers"] == 0 and threading.active_count() == before, "nothing is left of it"
         )
 
+    @pytest.mark.complete
     @pytest.mark.parametrize("shuffle", [True, False])
     def test_a_loader_that_is_closed_as_the_fetcher_starts_again_is_forgotten(
         self, streamed: Streamed, monkeypatch: pytest.MonkeyPatch, shuffle: bool

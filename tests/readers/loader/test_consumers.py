@@ -68,6 +68,7 @@ def test_closing_ends_the_pass_and_the_workers() -> None:
             assert_right(images, labels)
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("deed", ["", "sleep"])
 def test_a_forgotten_loader_ends_its_workers(deed: str) -> None:
     dataset = Numbered(64, {16: deed} if deed else {})

@@ -254,6 +254,7 @@ def test_decoded_memory_is_not_overwritten(alike: Path, policy: Any, workers: in
             assert_alike(consumed(device, loader, 1, policy), expected)
 
 
+@pytest.mark.complete
 def test_a_decoder_that_is_not_waited_for_overwrites_memory(alike: Path) -> None:
     """Shows that the fake device would tell."""
     expected = list(loaded(alike))

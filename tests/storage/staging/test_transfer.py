@@ -73,6 +73,7 @@ def test_progress(copying: Copying) -> None:
     assert seen[-1] == StageProgress("copy", sum(SIZES), sum(SIZES), sum(SIZES))
 
 
+@pytest.mark.complete
 @settings(max_examples=20)
 @given(st.data())
 def test_goes_on_from_any_journal(data: st.DataObject) -> None:

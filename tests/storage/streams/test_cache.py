@@ -251,6 +251,7 @@ class TestWrongBytes:
 
 
 class TestKills:
+    @pytest.mark.complete
     def test_a_killed_fetcher_is_replaced(self, remote: Remote) -> None:
         write_plain(remote.dataset, [[1000] * 100] * 3)
         cache = remote.open(4 * MiB)

@@ -117,6 +117,7 @@ class TestBudget:
             for chunk in range(50, 60):
                 assert read(cache, chunk) == remote.expected(cache, chunk)
 
+    @pytest.mark.complete
     def test_a_smaller_budget_lets_chunks_go(self, remote: Remote) -> None:
         small, large = budget_for(remote, 5), budget_for(remote, 50)
         cache = remote.open(large)
