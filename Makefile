@@ -53,12 +53,9 @@ demo: $(VENV)/.base $(or $(wildcard $(VENV)/.pillow-simd),$(VENV)/.pillow) ## pa
 # Many tests start programs, each of which would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-# More processes than there are cores, because many tests wait for disks and for other processes. `make test-all` takes
-# fewer: it kills many programs, each of which has to end within some seconds.
+# More processes than there are cores, because many tests wait for disks and for other processes.
 CORES := $(shell nproc)
-more = $(shell echo $$(($(CORES) < 8 ? $(CORES) + $(1) : 8)))
-test: TEST_PROCESSES ?= $(call more,2)
-test-all: TEST_PROCESSES ?= $(call more,1)
+TEST_PROCESSES ?= $(shell echo $$(($(CORES) < 8 ? $(CORES) + 2 : 8)))
 # Threads that wait must not spin: they would take the cores from the other processes. Those of NumPy's BLAS always do.
 PYTEST = OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist worksteal
 
