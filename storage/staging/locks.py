@@ -23,7 +23,7 @@ from packtrain._core.paths import local_path
 from packtrain._core.problems import reading
 from packtrain._core.version_files import is_dropped, version_path
 
-from .documents import STREAM, STREAMED, read_origin
+from .documents import PROVENANCE, STREAM, STREAMED, read_origin
 from .folder import Folder
 from .root import Root, entry_key
 
@@ -95,8 +95,12 @@ def lease_on(path: str | os.PathLike[str]) -> Lease | None:
                 f"stage={str(path.parents[1])!r})"
             )
         if root.folder.status(f"{path.name}/{MANIFEST}") is None:
-            command = f"packtrain staged repair {shlex.quote(str(path))}"
-            raise StagingError(f"somebody has removed {path / MANIFEST}: `{command}` copies it again")
+            quoted = shlex.quote(str(path))
+            # Without a provenance, it is no entry that could be repaired.
+            known = root.folder.status(f"{path.name}/{PROVENANCE}") is not None
+            advice = f"`packtrain staged repair {quoted}` copies it again"
+            otherwise = f"`rm -r {quoted}`, and stage the dataset again"
+            raise StagingError(f"somebody has removed {path / MANIFEST}: {advice if known else otherwise}")
     return lease
 
 

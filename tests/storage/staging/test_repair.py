@@ -87,6 +87,13 @@ def test_whatever_is_removed_staging_again_or_repair_copies_it(staged: Staged, d
     assert_same(staged.path, dataset)
 
 
+def test_who_has_removed_what_it_came_from_as_well_is_told_to_remove_the_rest(staged: Staged) -> None:
+    for name in ("manifest.json", "staged.json"):
+        (staged.path / name).unlink()
+    with pytest.raises(StagingError, match=f"`rm -r {staged.path}`, and stage the dataset again"):
+        RecordStore(staged.path)
+
+
 def test_staging_again_replaces_what_has_not_its_size(staged: Staged, dataset: Path, place: Path) -> None:
     spoil(sorted(staged.path.glob("*.tar"))[2], "short")
     again = stage(dataset, StageOptions(to=place))
