@@ -49,7 +49,11 @@ UPRIGHT: Final = {
 }
 """Transpose operation that turns an image of each EXIF orientation upright, as in PIL.ImageOps.exif_transpose."""
 _SUFFIXES: Final = {"JPEG": "jpg", "MPO": "jpg", "TIFF": "tif"}
-_MAGIC: Final = {b"\xff\xd8": "jpg", b"\x89PNG\r\n\x1a\n": "png"} | {x.magic: x.extension for x in FORMS.values()}
+_MAGIC: Final = {
+    b"\xff\xd8": "jpg",
+    b"\x89PNG\r\n\x1a\n": "png",
+    **{form.magic: form.extension for form in FORMS.values()},
+}
 _PALETTES: Final = ("P", "PA")
 PALETTE_REMARK: Final = "a palette image: mode L is the grey of its colours, not its indices"
 
