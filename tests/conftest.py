@@ -215,7 +215,7 @@ def campaign(
 ) -> Iterator[Campaign]:
     """Goes through every point of a program at which something can go wrong, or through a sample of them."""
     every_point = request.config.getoption("every_point")
-    campaign = Campaign(*((1, None) if every_point else (10, 16) if complete else (16, 8)))
+    campaign = Campaign(*((1, None) if every_point else (10, 12) if complete else (16, 8)))
     yield campaign
     record_property("faults", dict(campaign.counts))
 

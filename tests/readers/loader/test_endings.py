@@ -74,9 +74,14 @@ def deeds(first: str, *others: str) -> pytest.MarkDecorator:
 
     A sample has the first alone. What they do matters where they are forked, and hold what their siblings hold.
     """
-    more = [*(("fork", each) for each in others), ("forkserver", first), ("spawn", first)]
+    more = [*(("fork", each) for each in others), ("spawn", first)]
     return pytest.mark.parametrize(
-        ("method", "deed"), [("fork", first), *(pytest.param(*each, marks=pytest.mark.complete) for each in more)]
+        ("method", "deed"),
+        [
+            ("fork", first),
+            *(pytest.param(*each, marks=pytest.mark.complete) for each in more),
+            pytest.param("forkserver", first, marks=pytest.mark.stress),
+        ],
     )
 
 

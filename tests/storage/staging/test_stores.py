@@ -48,7 +48,7 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.complete
-@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize("partial", [True, pytest.param(False, marks=pytest.mark.stress)])
 def test_any_store(object_server: Server, dataset: Path, place: Path, partial: bool) -> None:
     url = uploaded(object_server, dataset)
     with object_server.in_environment():
