@@ -98,6 +98,8 @@ def add_field(
         change = Change("add-field", f"added {', '.join(column.name for column in columns)} from {listed.name}")
         place.begin()
         with ExitStack() as stack:
+            # Of a packed dataset, nothing could be held before.
+            stack.enter_context(place.held())
             layers: dict[str, list[Layer]] = {each.name: [] for each in newest.segments}
             for layer in planned:
                 # They belong to this process until the version names them.
