@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from .options import dry_run_option
-from .output import say_change
+from .output import say_change, warn
 from .paths import PATH_OR_URL
 
 
@@ -61,3 +61,8 @@ def command(
     )
     counts = ", ".join(f"{count:,} on {name}" for name, count in report.sides.items())
     say_change(report, f"{dataset}: version {report.version} has {counts}", as_json=as_json)
+    if empty := [name for name, count in report.sides.items() if not count]:
+        warn(
+            f"no row is on {', '.join(empty)}: a class keeps a row in train, and rows with one key stay together. "
+            "Give larger shares, or --not-stratified, which takes all rows as one class, with --replace"
+        )
