@@ -60,7 +60,8 @@ def test_groups_consist_of_benchmarks() -> None:
 
 def test_every_kept_result_is_one_of_a_benchmark() -> None:
     kept = {path.stem for path in RESULTS.glob("*.json")}
-    for suffix in ("-simd", "-pillow", "-gpu", "-part", "-warm", "-wheel", "-before-one-of-each", "-imports"):
+    variants = ("simd", "pillow", "gpu", "part", "warm", "wheel", "before-one-of-each", "imports", "store-forms")
+    for suffix in (f"-{variant}" for variant in variants):
         kept = {name.removesuffix(suffix) for name in kept}
     # `versions` is a command of its own: it needs a second environment.
     assert kept <= {*BENCHMARKS, *COMPARISONS, "versions"}

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from packtrain.accelerate import prepare
 from packtrain.errors import UsageError
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.complete]
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from helpers.support import param_id, require_module
 
 from packtrain import Loader
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.complete]
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from packtrain.errors import CorruptRecord, LoaderError
 from packtrain.transforms import RandomCrop, RandomResizedCrop, Resize
 
 ROWS, BATCH = 41, 4
+pytestmark = pytest.mark.complete
 GIFS = (0, 1, 2, 3, 8, 13, 14, 40)
 
 

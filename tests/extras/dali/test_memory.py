@@ -25,6 +25,7 @@ from packtrain.transforms import RandomHorizontalFlip, RandomResizedCrop
 IMAGES, BATCH, SIDE = 60, 8, 96
 WARM, LAST = 20, 10
 # More than what is lost by chance between two epochs, in a process of hundreds of MiB.
+pytestmark = pytest.mark.complete
 GROWTH = 0.03
 
 EPOCHS = f"""

@@ -34,6 +34,7 @@ from packtrain.transforms import (
     Resize,
 )
 
+pytestmark = pytest.mark.complete
 SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0", "4:1:1")
 FLIPS = [RandomHorizontalFlip(), RandomVerticalFlip()]
 CASES: dict[str, list[Any]] = {
