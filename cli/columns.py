@@ -12,7 +12,7 @@ import click
 
 from packtrain._core.arguments import unexpected
 from packtrain._core.errors import UsageError
-from packtrain._core.kinds import KINDS, Kind
+from packtrain._core.kinds import ADDABLE, KINDS, Kind
 from packtrain._core.schema import IMAGE, MASK_ENCODINGS, check_name
 from packtrain._core.suggestions import did_you_mean
 
@@ -42,8 +42,7 @@ def column_options(command: F) -> F:
 
 def added_field_options(command: F) -> F:
     """Adds those of the options that say which columns can be added to a dataset, for `columns_of`."""
-    kinds = [kind for name, kind in KINDS.items() if name not in ("image", "mask")]
-    return adding([*map(_kind_option, kinds), *_array_options()])(command)
+    return adding([*map(_kind_option, ADDABLE), *_array_options()])(command)
 
 
 def _kind_option(kind: Kind) -> Callable[[F], F]:

@@ -64,5 +64,5 @@ def command(
     if empty := [name for name, count in report.sides.items() if not count]:
         warn(
             f"no row is on {', '.join(empty)}: a class keeps a row in train, and rows with one key stay together. "
-            "Give larger shares, or --not-stratified, which takes all rows as one class, with --replace"
+            "With --replace, give larger shares, or --not-stratified, which takes all rows as one class"
         )

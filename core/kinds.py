@@ -65,3 +65,5 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
     }
 )
 """By name, in the order in which the fields of a list are stored that the command line names."""
+ADDABLE: Final = tuple(kind for name, kind in KINDS.items() if name not in ("image", "mask"))
+"""Kinds that can be added to a dataset. Those with pixels depend on how its image was stored."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from packtrain._core.arguments import checks_names, flag, function, instance, path_of, whole
 from packtrain._core.errors import UsageError
 from packtrain._core.index import Index
-from packtrain._core.kinds import KINDS as ALL_KINDS
+from packtrain._core.kinds import ADDABLE, KINDS
 from packtrain._core.options import LabelSpec
 from packtrain._core.schema import Field
 from packtrain._core.version_files import LAYERS
@@ -37,9 +37,6 @@ from .pack_run import PackProgress
 from .plan import Plan
 from .planning import outline_plan, plan_shards, record_bytes, settled_fields
 from .workplace import Workplace
-
-KINDS: Final = tuple(kind for kind in ALL_KINDS if kind not in ("image", "mask"))
-"""Kinds of fields that can be added. Those with pixels depend on how the image was stored."""
 
 
 @checks_names()
@@ -119,7 +116,7 @@ def _planned(
     place: Workplace, newest: Version, listed: Path, columns: Sequence[FieldColumn], key: str, root: Path | None
 ) -> list[_PlannedLayer | IndexLayer]:
     """The layers of each segment, with records and without; raises what `add_field` raises."""
-    stored = tuple(column for column in columns if not ALL_KINDS[column.kind].indexed)
+    stored = tuple(column for column in columns if not KINDS[column.kind].indexed)
     indexed = tuple(column for column in columns if column not in stored)
     table = read_list(
         listed,
@@ -152,7 +149,7 @@ def _require_addable(columns: Sequence[FieldColumn], version: Version, *, replac
     if not columns:
         raise UsageError("no field is named that is to be added")
     for column in columns:
-        if column.kind not in KINDS:
+        if KINDS.get(column.kind) not in ADDABLE:
             raise UsageError(
                 f"{column.name}: a {column.kind} cannot be added, because it has to fit the stored image: pack again"
             )

@@ -158,7 +158,7 @@ def plain_sample(
     for field in columns.fields:
         name = field.column
         if field.kind == "array" and values.get(name) is not None and is_numeric(dtype := features.dtypes[name]):
-            if values[name] == [] and dtype.value_type != item_type(dtype):
+            if isinstance(values[name], list) and not values[name] and dtype.value_type != item_type(dtype):
                 continue  # No array, because nobody knows how long the lists would be that it has not.
             try:
                 values[name] = np.array(values[name], item_type(dtype).to_pandas_dtype())

@@ -93,7 +93,6 @@ def test_all_back_ends_hand_out_normalised_images(jpegs: Path, name: str, torchv
     assert labels.shape == (16,) and labels.dtype == torch.int64
 
 
-@pytest.mark.complete
 def test_every_network_of_a_device_is_measured(jpegs: Path) -> None:
     found = backends.training_child("rate", "packtrain", jpegs, "cpu", 0.1)
     assert list(found) == list(training.NETWORKS["cpu"])
@@ -150,7 +149,6 @@ def test_all_sides_run_on_as_many_cores() -> None:
     assert os.sched_getaffinity(0) == before
 
 
-@pytest.mark.complete
 @pytest.mark.parametrize("stream", ["jpeg", "evaluation"])
 @pytest.mark.parametrize("tars", [False, True])
 def test_dali_reads_the_files_and_the_tar_shards(jpegs: Path, stream: str, tars: bool) -> None:

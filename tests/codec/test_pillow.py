@@ -55,7 +55,7 @@ def test_without_either_the_error_names_both_commands(
 
 @pytest.mark.complete
 @pytest.mark.skipif(native.extension is None, reason="without the C extension, Pillow decodes")
-@pytest.mark.parametrize("store", ["crop-ready", pytest.param("verbatim", marks=pytest.mark.complete)])
+@pytest.mark.parametrize("store", ["crop-ready", "verbatim"])
 def test_without_either_jpegs_are_packed_verified_and_trained_on_as_with_one(
     tmp_path: Path, images: Path, without_pillow: Path, store: str
 ) -> None:

@@ -55,7 +55,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.mark.parametrize(
     ("without", "name"),
     [
-        pytest.param((EXTENSION,), "simplejpeg", id="one", marks=pytest.mark.complete),
+        pytest.param((EXTENSION,), "simplejpeg", id="one"),
         pytest.param((EXTENSION, SIMPLEJPEG), "pillow", id="both"),
     ],
 )

@@ -269,12 +269,12 @@ def test_every_flipped_byte_in_any_file_is_never_taken_for_data(plain: Packed, i
 
 
 @pytest.mark.complete
-def test_a_cut_or_missing_file_is_never_taken_for_data(dataset: Packed, io: str, complete: bool) -> None:
-    """Each file has half of the cases, the next file the other half; in the sample, each has one."""
+def test_a_cut_or_missing_file_is_never_taken_for_data(dataset: Packed, io: str) -> None:
+    """Each file has half of the cases, the next file the other half."""
     for number, name in enumerate(files(dataset.folder)):
         path = dataset.folder / name
         cases = list(cut(path.read_bytes()))
-        for data in cases[number % 2 :: 2] if complete else cases[number % len(cases) :][:1]:
+        for data in cases[number % 2 :: 2]:
             with changed(path, lambda _, data=data: data):  # type: ignore[misc]
                 case = (name, None if data is None else len(data))
                 assert_named_by_verify(dataset.folder, name, case)

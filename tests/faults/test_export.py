@@ -63,8 +63,8 @@ def whole(out: Path) -> dict[str, bytes]:
     "actions",
     [
         (Action.KILL, Action.TEAR),
-        pytest.param((Action.FAIL,), marks=pytest.mark.complete),
-        pytest.param((Action.FAIL_FROM,), marks=pytest.mark.complete),
+        (Action.FAIL,),
+        (Action.FAIL_FROM,),
     ],
 )
 def test_killed_or_failed_anywhere_and_run_again_gives_the_same_bytes(

@@ -58,7 +58,7 @@ def finish(job: Job, out: Path, parts: int) -> None:
 
 @pytest.mark.complete
 @ONE_FORMAT
-@pytest.mark.parametrize("locks", [True, pytest.param(False, marks=pytest.mark.complete)])
+@pytest.mark.parametrize("locks", [True, False])
 def test_a_part_that_is_killed_anywhere_is_packed_by_others(
     packer: FaultServer, job: Job, memory_path: Path, campaign: Campaign, locks: bool
 ) -> None:
@@ -151,12 +151,12 @@ def test_any_parts_beside_each_other_and_killed(
 
 @pytest.mark.complete
 def test_merges_at_the_same_time_write_the_same(
-    machines: tuple[FaultServer, ...], small_job: Job, memory_path: Path, complete: bool
+    machines: tuple[FaultServer, ...], small_job: Job, memory_path: Path
 ) -> None:
     expected = small_job.packed(memory_path / "local")
     for number in (1, 2):
         replace(small_job, part=f"{number}/2").run(memory_path / "parts")
-    for _ in range(10 if complete else 2):
+    for _ in range(10):
         out = renewed(memory_path / "out", memory_path / "parts")
         running = [machine.start(MERGE, small_job.args(out), out) for machine in machines]
         outcomes = [end() for end in running]

@@ -202,12 +202,8 @@ class Machine(RuleBasedStateMachine):
 
 @pytest.mark.complete
 @ONE_FORMAT
-def test_laws_hold_in_any_order(
-    format_name: str, memory_path: Path, monkeypatch: pytest.MonkeyPatch, complete: bool
-) -> None:
+def test_laws_hold_in_any_order(format_name: str, memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_LOOK", "_PROGRESS", "_REPORTS"):
         monkeypatch.setattr(filler_module, name, 0.0)
     machine = type(f"Machine_{format_name}", (Machine,), {"format": format_name, "folder": memory_path})
-    run_state_machine_as_test(
-        machine, settings=settings(max_examples=10 if complete else 5, stateful_step_count=25, deadline=None)
-    )
+    run_state_machine_as_test(machine, settings=settings(max_examples=10, stateful_step_count=25, deadline=None))

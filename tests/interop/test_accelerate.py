@@ -38,7 +38,6 @@ def epochs_of(runs: Any, epochs: int, **options: Any) -> list[list[list[int]]]:
 
 
 class TestPrepared:
-    @pytest.mark.complete
     @pytest.mark.parametrize("workers", [0, 2])
     def test_accumulated_gradients_are_applied_at_the_end_of_an_epoch(self, runs: Any, workers: int) -> None:
         with (
@@ -51,7 +50,6 @@ class TestPrepared:
             assert [end for _, end, _ in epoch] == [False] * 5 + [True]
             assert [applied for *_, applied in epoch] == [False, False, False, True, False, True]
 
-    @pytest.mark.complete
     def test_as_with_torchs_loader(self, runs: Any) -> None:
         class Rows(Numbers):
             def __getitem__(self, row: int) -> Any:
@@ -94,7 +92,7 @@ class TestPrepared:
 class TestUnprepared:
     """Accelerate does not know where its epochs end."""
 
-    @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.complete)])
+    @pytest.mark.parametrize("workers", [0, 1])
     def test_gradients_that_are_not_applied_are_warned_of_once(self, runs: Any, workers: int) -> None:
         with (
             runs.accelerator_of(gradient_accumulation_steps=4) as accelerator,
@@ -144,7 +142,6 @@ class TestProcesses:
     def test_metrics_count_every_sample_once(self, runs: Any, rows: int, tmp_path: Path) -> None:
         assert in_ranks(2, runs.gathered, rows, group=tmp_path / "group") == [list(range(rows))] * 2
 
-    @pytest.mark.complete
     @pytest.mark.parametrize("step", [1, 3, 4])
     def test_a_checkpoint_goes_on_after_its_step(self, runs: Any, step: int, tmp_path: Path) -> None:
         folder = tmp_path / "checkpoint"

@@ -21,7 +21,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.mark.complete
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.complete), 2])
+@pytest.mark.parametrize("workers", [0, 2])
 def test_lightning_trains_each_generation_to_its_end(root: Path, workers: int, tmp_path: Path) -> None:
     require_module("lightning")
     # Lightning imports torchmetrics, and that imports torchvision if it is there.

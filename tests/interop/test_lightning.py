@@ -48,7 +48,7 @@ def trained(notes: list[Any], stage: str = "train") -> list[list[list[int]]]:
 
 
 class TestFit:
-    @pytest.mark.parametrize("workers", [2, pytest.param(0, marks=pytest.mark.complete)])
+    @pytest.mark.parametrize("workers", [2, 0])
     @pytest.mark.parametrize("stop", [{"max_epochs": 3}, {"max_steps": 18}], ids=["epochs", "steps"])
     def test_each_epoch_is_the_next_one(self, runs: Any, stop: dict[str, int], workers: int, tmp_path: Path) -> None:
         train = runs.loader_of(num_workers=workers, multiprocessing_context="fork")
@@ -125,7 +125,6 @@ def test_validate_test_and_predict(runs: Any, tmp_path: Path) -> None:
 class TestResume:
     """Checkpoints of a run are resumed with a new loader, and must give what came after them in that run."""
 
-    @pytest.mark.complete
     @pytest.mark.parametrize("stop", [{"max_epochs": 3}, {"max_steps": 18}], ids=["epochs", "steps"])
     @pytest.mark.parametrize("validation", [False, True])
     @pytest.mark.parametrize(
@@ -155,7 +154,6 @@ class TestResume:
             if step < len(whole):
                 assert fit(tmp_path / f"from {step}", checkpoint) == whole[step:], step
 
-    @pytest.mark.complete
     def test_loaders_of_several_lengths(self, runs: Any, tmp_path: Path) -> None:
         def fit(folder: Path, checkpoint: Path | None = None) -> dict[str, list[list[int]]]:
             folder.mkdir()
@@ -182,7 +180,6 @@ def step_of(checkpoint: Path) -> int:
 
 class TestProcesses:
     # A loader that exists before Lightning starts the other processes is theirs, too: started again, or pickled.
-    @pytest.mark.complete
     @pytest.mark.parametrize(
         ("strategy", "given"),
         [

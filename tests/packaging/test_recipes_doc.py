@@ -56,13 +56,8 @@ def test_every_section_with_code_is_run() -> None:
     assert set(sections()) == set(RECIPES)
 
 
-SLOW = ("DINO", "SimCLR and BYOL")
-
-
 @pytest.mark.complete
-@pytest.mark.parametrize(
-    "heading", [pytest.param(name, marks=pytest.mark.complete) if name in SLOW else name for name in RECIPES]
-)
+@pytest.mark.parametrize("heading", RECIPES)
 def test_a_section_runs_as_it_is(folder: Path, heading: str, torchvision: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if heading == "timm":
         require_module("timm")

@@ -109,7 +109,6 @@ def test_a_refusal_costs_once_and_is_named_once(out: Path) -> None:
     assert len(made) == first
 
 
-@pytest.mark.complete
 @pytest.mark.usefixtures("blind")
 @pytest.mark.filterwarnings("ignore:DALI refuses")
 def test_a_pass_may_end_anywhere(out: Path) -> None:

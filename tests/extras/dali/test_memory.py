@@ -102,7 +102,6 @@ def test_an_engine_that_is_dropped_is_gone(out: Path) -> None:
     wait_until(lambda: len(os.listdir("/proc/self/task")) <= threads + 1, "its threads have ended")
 
 
-@pytest.mark.complete
 def test_a_late_device_gets_the_right_pixels(out: Path) -> None:
     def newest(count: int) -> int:
         return count - 1
@@ -134,7 +133,6 @@ def test_memory_does_not_grow(kind: str, out: Path) -> None:
     assert last < first * (1 + GROWTH)
 
 
-@pytest.mark.complete
 def test_memory_of_dropped_batches_is_used_again(out: Path) -> None:
     found = resident(out, 8, "whole")
     # Four epochs hold 6.6 MB of pixels.

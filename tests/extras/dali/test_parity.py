@@ -97,7 +97,6 @@ def test_pixels_are_those_of_loader(name: str, store: str, photographs: Path, tm
     assert_same(open_dataset(out, transform=CASES[name]))
 
 
-@pytest.mark.complete
 def test_no_kind_of_image_gives_other_pixels(tmp_path: Path) -> None:
     photograph = picture(1, 60, 50)
     random = np.random.default_rng(0)

@@ -59,9 +59,7 @@ def loader_of(dataset: ImageDataset, **options: Any) -> Loader:
 
 class TestEpochs:
     @pytest.mark.complete
-    @pytest.mark.parametrize(
-        ("share", "workers"), [(0.3, 2), (0.6, 0), pytest.param(1.0, 2, marks=pytest.mark.complete)]
-    )
+    @pytest.mark.parametrize(("share", "workers"), [(0.3, 2), (0.6, 0), (1.0, 2)])
     def test_each_sample_comes_once_and_is_that_of_a_local_copy(
         self, streamed: Streamed, share: float, workers: int
     ) -> None:

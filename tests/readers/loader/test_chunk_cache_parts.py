@@ -130,7 +130,7 @@ class TestSubsets:
 
 class TestConcatenations:
     @pytest.mark.complete
-    @pytest.mark.parametrize("share", [0.5, pytest.param(1.0, marks=pytest.mark.complete)])
+    @pytest.mark.parametrize("share", [0.5, 1.0])
     def test_each_row_comes_once_in_the_order_of_local_copies(self, streamed: Streamed, share: float) -> None:
         """The third part lies on this machine, and the fourth is chosen rows of the second."""
         parts, same = [

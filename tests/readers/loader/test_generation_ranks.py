@@ -145,7 +145,7 @@ def go_on(rank: int, world: int, root: Path, state: dict[str, Any], batch: int) 
 
 
 @pytest.mark.complete
-@pytest.mark.parametrize("worlds", [(2, 3), pytest.param((3, 1), marks=pytest.mark.complete)])
+@pytest.mark.parametrize("worlds", [(2, 3), (3, 1)])
 def test_another_number_of_ranks_continues(worlds: tuple[int, int], tmp_path: Path) -> None:
     root = tmp_path / "cache"
     before = grow(root, 101)

@@ -37,9 +37,7 @@ def turn_over(root: Path) -> None:
 
 
 @pytest.mark.complete
-@pytest.mark.parametrize(
-    ("workers", "method"), [(0, None), (2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.complete)]
-)
+@pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), (2, "spawn")])
 def test_each_epoch_is_the_newest_generation_once(root: Path, workers: int, method: str | None) -> None:
     dataset = opened(root)
     with loader_of(dataset, num_workers=workers, multiprocessing_context=method) as loader:

@@ -79,7 +79,7 @@ def watched(cache: ChunkCache, budget: int) -> Iterator[list[int]]:
 
 class TestBudget:
     @pytest.mark.complete
-    @pytest.mark.parametrize("share", [0.4, pytest.param(0.7, marks=pytest.mark.complete)])
+    @pytest.mark.parametrize("share", [0.4, 0.7])
     def test_it_is_kept_and_little_is_fetched(self, share: float, remote: Remote) -> None:
         """The bytes that a simulation fetches, and no more: one minus the share of the dataset that is cached."""
         budget = budget_for(remote, int(share * CHUNKS))
